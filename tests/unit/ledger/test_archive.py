@@ -365,7 +365,7 @@ def test_hashes_of_other_blocks_are_caught_although_all_roots_fit_them(tmp_path)
     other = bytes(32)
     root = merkle.root([other], merkle.RANGE).hex()
     forged(folders(cold)[0], block_hashes=[other.hex()], range_root=root, outer_root=root)
-    assert "block 0 is not the one listed" in failures(cold)["manifests"]["detail"]
+    assert "block 0 is not the listed one" in failures(cold)["manifests"]["detail"]
 
 
 def test_a_signature_for_a_bundle_is_none_for_an_archive(cold):

@@ -67,7 +67,7 @@ def test_blocks_that_pack_very_well_come_back(tmp_path):
 def test_archives_of_other_channel_are_not_taken(kept, tmp_path):
     cold = writable(kept / "cold", tmp_path / "cold")
     (cold / CHANNEL).rename(cold / "payroll")
-    assert f'of channel "{CHANNEL}", not of "payroll"' in failures(cold)["manifests"]["detail"]
+    assert f'belongs to channel "{CHANNEL}", expected "payroll"' in failures(cold)["manifests"]["detail"]
     steps = {step.name: step for step in verify_archives(cold / "payroll", trust=TRUST).steps}
     assert steps["manifests"].status == "passed"  # a folder may be copied under any name
     assert f"channel {CHANNEL}, blocks 0 to 3" in steps["manifests"].detail

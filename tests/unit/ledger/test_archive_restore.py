@@ -177,7 +177,7 @@ def test_erased_payloads_stay_erased_and_kept_ones_stay_out(tmp_path):
     stranger = restored(
         tmp_path / "cold", tmp_path / "unsure", None
     )  # whose word would hold for all channels here
-    assert stranger.tombstones == 0 and "none was done" in stranger.notes[0]
+    assert stranger.tombstones == 0 and "none was applied" in stranger.notes[0]
     assert not (tmp_path / "unsure" / "payloads").exists()
     steps = {step.name: step for step in done.report.steps}
     assert steps["payloads"].status == "not_checked"
@@ -210,7 +210,7 @@ def test_what_does_not_hold_leaves_nothing_behind(rich, tmp_path, harm):
         raw = bytearray((second / BLOCKS).read_bytes())
         raw[len(raw) // 2] ^= 1
         (second / BLOCKS).write_bytes(raw)
-        place = f"archive {second.name}: {BLOCKS} is not the file the manifest lists"
+        place = f"archive {second.name}: {BLOCKS} does not match the manifest"
     elif harm == "foreign":
         forged(first, channel="other")
         place = f'archive {first.name}: it belongs to channel "other"'
@@ -218,7 +218,7 @@ def test_what_does_not_hold_leaves_nothing_behind(rich, tmp_path, harm):
         value = json.loads((second / "channel.json").read_bytes())
         value["signer"] = ADA.public.to_json()
         (second / "channel.json").write_text(json.dumps(value))
-        place = f"archive {second.name}: channel.json is not the file"
+        place = f"archive {second.name}: channel.json does not match the manifest"
     elif harm == "snapshots":
         (one,) = folders(cold, f"{CHANNEL}.snapshots")
         (one / BLOCKS).unlink()

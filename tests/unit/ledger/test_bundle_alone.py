@@ -190,7 +190,7 @@ def test_a_line_of_proofs_holds_whole_hashes(wrong):
     assert parse_proof_line(jcs.encode(good))[1] == 0
     changes: tuple[dict[str, Any], ...] = ({"envelope_id": wrong}, {"path": [wrong]})
     for change in changes:
-        with pytest.raises(Invalid, match="64 lower-case hex digits"):
+        with pytest.raises(Invalid, match="64 lowercase hex digits"):
             parse_proof_line(jcs.encode({**good, **change}))
 
 
@@ -221,17 +221,17 @@ def test_a_manifest_is_read_from_the_front_of_a_bundle_and_nowhere_else(tmp_path
         ({"end_height": BUNDLE_BLOCKS_MAX}, "at most"),
         ({"end_height": -1}, "natural number"),
         ({"start_height": True}, "natural number"),
-        ({"channel": None}, "texts"),
-        ({"created_at": 5}, "texts"),
-        ({"policy_hash": "AB" * 32}, "64 lower-case hex"),
-        ({"range_root": "ab"}, "64 lower-case hex"),
-        ({"block_hashes": [None]}, "64 lower-case hex"),
-        ({"block_hashes": {}}, "is a list"),
-        ({"files": {}}, "is a list"),
-        ({"files": [{"name": "x", "blake3": "ab" * 32}]}, "files have"),
-        ({"merkle_proofs": [5]}, "holds texts"),
-        ({"payload_refs": [{}]}, "payload_refs have"),
-        ({"payload_refs": [5]}, "payload_refs have"),
+        ({"channel": None}, "must be strings"),
+        ({"created_at": 5}, "must be strings"),
+        ({"policy_hash": "AB" * 32}, "64 lowercase hex"),
+        ({"range_root": "ab"}, "64 lowercase hex"),
+        ({"block_hashes": [None]}, "64 lowercase hex"),
+        ({"block_hashes": {}}, "must be a list"),
+        ({"files": {}}, "must be a list"),
+        ({"files": [{"name": "x", "blake3": "ab" * 32}]}, "files must have"),
+        ({"merkle_proofs": [5]}, "must hold strings"),
+        ({"payload_refs": [{}]}, "payload_refs must have"),
+        ({"payload_refs": [5]}, "payload_refs must have"),
     ],
 )
 def test_malformed_manifest_names_its_fault(tmp_path, change, word):
@@ -251,7 +251,7 @@ def test_a_manifest_larger_than_any_is_not_gathered():
 def test_a_block_whose_envelopes_are_others_is_not_exported():
     block = chain_of_blocks(1)[0]
     BundleBuilder().add(block)
-    with pytest.raises(DigestMismatch, match="not those its header names"):
+    with pytest.raises(DigestMismatch, match="do not match its header"):
         BundleBuilder().add(replace(block, envelopes=(*block.envelopes[:-1], observed(99).raw)))
 
 
@@ -260,7 +260,7 @@ def test_no_more_blocks_are_gathered_than_a_manifest_may_name(monkeypatch):
     gathering, blocks = BundleBuilder(), chain_of_blocks(3)
     for block in blocks[:2]:
         gathering.add(block)
-    with pytest.raises(RangeExceeded, match="more than 2 blocks"):
+    with pytest.raises(RangeExceeded, match="at most 2 blocks"):
         gathering.add(blocks[2])
 
 

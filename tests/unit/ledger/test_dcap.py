@@ -200,7 +200,7 @@ def test_each_flaw_of_a_pck_chain_is_found():
     stranger = Vendor()
     refused(tdx(stranger.quote(), collateral=stranger.collateral()), "")
     refused(tdx(INTEL.quote(chain=[INTEL.pck, stranger.ca, INTEL.root])), "not issued")
-    refused(tdx(INTEL.quote(chain=[INTEL.ca, INTEL.root])), "is an authority")
+    refused(tdx(INTEL.quote(chain=[INTEL.ca, INTEL.root])), "certificate authority")
     refused(tdx(INTEL.quote(chain=[])), "no certificate")
     assert verdict(tdx(INTEL.quote(chain=[INTEL.pck, INTEL.ca])))[0] == "passed"
     refused(tdx(INTEL.quote(pck=INTEL.platform(end=NOON - DAY / 2))), "not valid")
@@ -264,12 +264,12 @@ def test_revocation_lists_are_taken_in_both_forms_and_within_a_bound():
 
 def test_without_collateral_nothing_pinned_passes():
     bare = quoted(TDX)
-    refused(bare, "no collateral says")
+    refused(bare, "no collateral for")
     status, detail = verdict(bare, replace(TRUST, pinned=False))
-    assert status == "not_checked" and "no collateral says" in detail
+    assert status == "not_checked" and "no collateral for" in detail
     for other in ({"fmspc": "00" * 6}, {"pceId": "0001"}):
-        refused(tdx(collateral=INTEL.collateral(tcb=other)), "no collateral says")
-    refused(tdx(collateral=COLLATERAL["sgx"]), "no collateral says")
+        refused(tdx(collateral=INTEL.collateral(tcb=other)), "no collateral for")
+    refused(tdx(collateral=COLLATERAL["sgx"]), "no collateral for")
 
 
 def test_the_newest_collateral_that_counts_decides_whoever_gave_it():

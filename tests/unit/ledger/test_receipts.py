@@ -190,7 +190,7 @@ def test_signed_header_must_be_an_object(header):
     tree = merkle.MerkleTree([merkle.SHA256.leaf(header)], merkle.SHA256)
     said = SimpleNamespace(height=0, encode=lambda: header)
     made, envelope = receipt(header=said, size=1, path=tree.inclusion(0), root=tree.root())
-    with pytest.raises(InvalidProof, match="the header is no object"):
+    with pytest.raises(InvalidProof, match="the header must be an object"):
         verify_receipt(made, envelope, NODE.public)
 
 

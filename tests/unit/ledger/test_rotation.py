@@ -212,7 +212,7 @@ def test_from_the_rotation_on_blocks_are_sealed_by_the_new_key(tmp_path):
     report = verify_stored(tmp_path, CHANNEL, deep=True)
     assert report.ok, report
     runs = f"blocks 0–2 by {NODE.public.did()}, blocks 3–4 by {NEXT.public.did()}, each while it was valid"
-    named = f"5 blocks, sealed by the key this repository names ({runs}); a trust file says whose"
+    named = f"5 blocks, sealed by the key this repository names ({runs}); no trust file names it"
     assert step_of(report, "block_signatures").detail == named
     trusted = step_of(verify_stored(tmp_path, CHANNEL, trust=FIRST), "block_signatures")
     assert trusted.detail == f"5 blocks, sealed by a trusted key ({runs})"

@@ -155,7 +155,7 @@ def test_writer_refuses_another_log_under_its_mark(tmp_path):
     fill(tmp_path / "ours")
     fill(tmp_path / "theirs", [[line.replace(b"header", b"hoader") for line in lines] for lines in BLOCKS])
     only_segment(tmp_path / "ours").write_bytes(only_segment(tmp_path / "theirs").read_bytes())
-    with pytest.raises(Damaged, match="not the block that was receipted"):
+    with pytest.raises(Damaged, match="not the receipted block"):
         SegmentWriter(tmp_path / "ours")
 
 
@@ -228,7 +228,7 @@ def test_writer_refuses_lost_mark(tmp_path):
         (tmp_path / MARK).unlink(missing_ok=True)
         if left is not None:
             (tmp_path / MARK).write_bytes(left)
-        with pytest.raises(Damaged, match="how many blocks were receipted"):
+        with pytest.raises(Damaged, match="mark of receipted blocks"):
             SegmentWriter(tmp_path)
         with pytest.raises(Damaged):
             SegmentWriter(tmp_path, after=last, height=7)

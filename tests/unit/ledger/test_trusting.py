@@ -89,7 +89,7 @@ def judged(home: Path, trust: Trust, tmp_path: Path) -> dict[str, tuple[str, str
             "failed",
             "PCR0",
         ),
-        (BARE, "not_checked", "nobody is trusted"),
+        (BARE, "not_checked", "no key is trusted"),
     ],
     ids=["pinned", "roots only", "another root, pinned", "another root", "another measurement", "no roots"],
 )
@@ -128,7 +128,7 @@ def test_bundle_proof_and_channel_say_the_same_of_other_hardware(tmp_path, made,
         (replace(BARE, roots=(root,)), "not_checked", "is not pinned"),
         (replace(BARE, roots=(VENDOR.root.pem,), evidence=pins), "failed", "root"),
         (replace(BARE, roots=(root,), evidence=other), "failed", register),
-        (BARE, "not_checked", "nobody is trusted"),
+        (BARE, "not_checked", "no key is trusted"),
     ):
         assert parse_trust(trust.to_bytes()) == trust
         for where, (got, detail) in judged(home, trust, tmp_path).items():

@@ -1,12 +1,12 @@
-"""Verifying archives, offline, step by step, each block once and none kept.
+"""Verify archives offline, in one pass over their blocks.
 
-    manifests         every manifest can be read and stands on the one before, from the first block on, without a gap
+    manifests         every manifest can be read and follows the one before, from the first block on, without a gap
     signatures        every manifest is signed by a key of the channel
-    files             every file is the one its manifest lists, and there is no other
+    files             every file matches its manifest, and there is no other
     storage … policy_hash, evidence    the blocks, as `ledger verify` has them
     payloads          detached payloads: archives hold their hashes only
 
-Restoring is the same with a hand held out for the blocks that passed.
+Restoring runs the same check and writes the blocks that passed.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from ropewalk.ledger.proof.verify import Fault, SeenEnvelopes, check_channel, to
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 
-UNSURE: Final = "holds under its own key; no trust file says whose that is"
+UNSURE: Final = "valid under its own key; no trust file names that key"
 
 Lines = Iterable[tuple[int, list[bytes]]]
 
 
 def archived_channels(folder: Path) -> list[Path]:
-    """The folders with archives of one channel each: this one, or those in it."""
+    """Return the folders with archives of one channel each: this one, or those in it."""
     if archive_folders(folder):
         return [folder]
     try:
@@ -61,7 +61,7 @@ def archived_channels(folder: Path) -> list[Path]:
 
 
 def verify_archives(folder: Path, *, trust: Trust | None = None, deep: bool = False) -> Report:
-    """Every archive in a folder, of whatever channels. Without a trust file, whose keys these are stays unchecked.
+    """Verify every archive in a folder, of any channel. Without a trust file the keys stay unchecked.
 
     >>> verify_archives(Path("/nonexistent"))
     Traceback (most recent call last):
@@ -75,7 +75,7 @@ def verify_archives(folder: Path, *, trust: Trust | None = None, deep: bool = Fa
             each,
             trust=_trust_in(each, trust),
             deep=deep,
-            channel=None if each == folder else each.name,  # a channel's own folder may be called anything
+            channel=None if each == folder else each.name,  # a channel's own folder may have any name
         ).report
         for each in found
     }
@@ -91,7 +91,7 @@ def verify_archives(folder: Path, *, trust: Trust | None = None, deep: bool = Fa
 
 
 def _trust_in(folder: Path, trust: Trust | None) -> Trust | None:
-    """What to believe of a channel's archives; snapshots are made under no policy of their own."""
+    """Return the trust for a channel's archives; snapshots have no policy."""
     if trust is None or not any(folder.name == companion(each.name) for each in folder.parent.iterdir()):
         return trust
     return replace(trust, policy_hash=None)
@@ -99,7 +99,7 @@ def _trust_in(folder: Path, trust: Trust | None) -> Trust | None:
 
 @dataclass(slots=True)
 class ArchiveReading:
-    """What was found in the archives of one channel."""
+    """The result of reading the archives of one channel."""
 
     report: Report
     chain: ArchiveChain
@@ -111,11 +111,11 @@ class ArchiveReading:
 
 @dataclass(slots=True)
 class _Check:
-    """A check under way: failures by step, the first of each, and what was read so far."""
+    """A running check: the first failure of each step, and what was read so far."""
 
     trust: Trust
     key_history: KeyHistory
-    stop_early: bool  # whoever restores needs no second failure
+    stop_early: bool  # a restore stops at the first failure
     chain: ArchiveChain = field(default_factory=ArchiveChain)
     failed: dict[str, Step] = field(default_factory=dict)
     damage: list[Damaged] = field(default_factory=list)
@@ -125,8 +125,8 @@ class _Check:
     last: ArchiveManifest | None = None
     settings: dict[str, bytes] = field(default_factory=dict)  # of the last archive
     forks: dict[str, bytes] = field(default_factory=dict)
-    signers: dict[PublicKey, ArchiveFolder] = field(default_factory=dict)  # and the first archive of each
-    known: KeyHistory | None = None  # the line as far as the archives carry proofs of it
+    signers: dict[PublicKey, ArchiveFolder] = field(default_factory=dict)  # with the first archive of each
+    known: KeyHistory | None = None  # the key history as far as the archives carry proofs of it
 
     def fail(self, step: str, one: ArchiveFolder, detail: str, **facts: Any) -> None:
         self.failed.setdefault(
@@ -134,7 +134,7 @@ class _Check:
         )
 
     def reach(self) -> str:
-        """Of which channel they are, and how far: a folder may have lost its name, and its end."""
+        """Return channel and range: a folder may have lost its name or its last archives."""
         return (
             f"{self.archives} archives of channel {self.chain.channel}, blocks 0 to {self.chain.height - 1}"
         )
@@ -152,8 +152,8 @@ def check_archives(
     watch: Callable[[Lines, int], Lines] | None = None,
     take: Callable[[int, list[bytes]], None] | None = None,
 ) -> ArchiveReading:
-    """The archives of one channel, from its first block on. `take` gets every block that holds, and ends the check at
-    the first thing that does not.
+    """Check the archives of one channel, from its first block on. `take` receives every valid block, and the check
+    then ends at the first failure.
     """
     found = archive_folders(folder)
     if not found:
@@ -172,7 +172,7 @@ def check_archives(
             if deep:
                 tally.look_into(height, block)
             yield height, block
-            if take is not None:  # we come back here only if it holds
+            if take is not None:  # reached again only if the block is valid
                 take(height, block)
 
     if deep:
@@ -213,11 +213,11 @@ def check_archives(
 
 
 def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, list[bytes]]]:
-    """The blocks of all archives in their order; what is wrong around them is noted, and ends them where it must."""
+    """Yield the blocks of all archives in order; record other faults, and stop where necessary."""
     for one in found:
         manifest = _read_manifest(one, check)
         if manifest is None:
-            return  # what follows stands on nothing
+            return  # what follows has no predecessor
         _check_files(one, manifest, check)
         if check.stop_early and check.failed:
             return
@@ -227,7 +227,7 @@ def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, lis
         try:
             for height, lines in read_blocks(one.path / BLOCKS, one.first, one.last):
                 if listed_hash(lines[0]) != manifest.block_hashes[height - one.first]:
-                    check.fail("manifests", one, f"block {height} is not the one listed", height=height)
+                    check.fail("manifests", one, f"block {height} is not the listed one", height=height)
                 yield height, lines
         except Damaged as error:
             check.damage.append(error)
@@ -238,10 +238,10 @@ def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, lis
 
 
 def _read_manifest(one: ArchiveFolder, check: _Check) -> ArchiveManifest | None:
-    """The manifest of an archive if the blocks in it can be believed to be the next ones."""
+    """Return the manifest of an archive if its blocks are the next ones."""
     try:
         raw = read_small(one.path / MANIFEST)
-        _check_signature(one, raw, check)  # before its structure is looked at
+        _check_signature(one, raw, check)  # before its structure is checked
         manifest = parse_archive_manifest(raw)
         if (manifest.start_height, manifest.end_height) != (one.first, one.last):
             raise Invalid(f"it holds blocks {manifest.start_height} to {manifest.end_height}")
@@ -254,7 +254,7 @@ def _read_manifest(one: ArchiveFolder, check: _Check) -> ArchiveManifest | None:
 
 
 def _check_signature(one: ArchiveFolder, raw: bytes, check: _Check) -> None:
-    """Note a manifest's signature that does not hold; raise for bytes that no manifest has."""
+    """Record an invalid manifest signature; raise if the bytes cannot be a manifest."""
     signer = claimed_signer(raw)
     try:
         check_manifest_signature(raw, read_small(one.path / SIGNATURE), signer)
@@ -279,7 +279,7 @@ def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, check: _Check) -
                 digest, size = blake3(raw).hex(), len(raw)
                 _keep_file(file.name, raw, check)
             if (digest, size) != (file.blake3, file.size):
-                raise Invalid(f"{file.name} is not the file the manifest lists")
+                raise Invalid(f"{file.name} does not match the manifest")
             check.files += 1
         except RopewalkError as error:
             check.fail("files", one, error.detail, file=file.name)
@@ -287,7 +287,7 @@ def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, check: _Check) -
 
 def _keep_file(name: str, raw: bytes, check: _Check) -> None:
     if name == KEY_PROOFS:
-        # Whoever signs an old range may be a key that comes only later in the channel: these say how it came.
+        # An old range may be signed by a later key of the channel; these proofs lead to it.
         check.known = KeyHistory(check.trust, lenient=True)
         check.known.follow(parse_key_proofs(jcs.parse(raw)))
     else:
@@ -295,13 +295,13 @@ def _keep_file(name: str, raw: bytes, check: _Check) -> None:
 
 
 def _check_signers(check: _Check) -> None:
-    """Every manifest is signed by a key that is named, or that is proven to have followed one."""
+    """Check that every manifest is signed by a named key or a proven successor."""
     for signer, one in check.signers.items():
         lines = [check.key_history, *([check.known] if check.known is not None else [])]
         if not any(line.descends(signer, check.trust.block_signers) for line in lines):
             validity = check.key_history.validity(signer)
             if validity is not None and not validity.named and check.key_history.leads:
-                continue  # a key that came before those that are named: said below
+                continue  # an earlier key than the named ones: reported below
             why = f"{signer.did()} is not trusted to seal this channel"
             check.fail("signatures", one, why, file=SIGNATURE)
         elif any(signer.identity() in line.revoked for line in lines):
@@ -314,7 +314,7 @@ def _signed(check: _Check) -> str:
 
 
 def _last_settings(one: ArchiveFolder) -> dict[str, bytes]:
-    """The newest settings, unverified: what does not hold is found on the way there."""
+    """Return the newest settings, unverified; the checks that follow find faults."""
     out: dict[str, bytes] = {}
     for name in SETTINGS:
         try:
@@ -332,7 +332,7 @@ def _policy(settings: dict[str, bytes]) -> Policy | None:
 
 
 def _own_trust(found: list[ArchiveFolder], settings: dict[str, bytes]) -> Trust:
-    """What the archives say of themselves: consistent at best."""
+    """Return trust from the archives themselves: it shows consistency at best."""
     for one in found:
         try:
             manifest = parse_archive_manifest(read_small(one.path / MANIFEST))
@@ -356,7 +356,7 @@ def _own_trust(found: list[ArchiveFolder], settings: dict[str, bytes]) -> Trust:
 
 
 def _first_signer(settings: dict[str, bytes]) -> PublicKey | None:
-    """Who sealed the first block, as the settings have it: manifests may be signed by a later key."""
+    """Return the signer of the first block from the settings; manifests may be signed by a later key."""
     try:
         value = jcs.parse(settings["channel.json"])
         return PublicKey.from_json(value.get("signer") if isinstance(value, dict) else None)
@@ -365,7 +365,7 @@ def _first_signer(settings: dict[str, bytes]) -> PublicKey | None:
 
 
 def _located(step: Step, found: list[ArchiveFolder]) -> Step:
-    """A failure in a block, saying in which archive that lies."""
+    """Add the archive's name to a failure in a block."""
     height = step.fields.get("height")
     if step.status != "failed" or height is None:
         return step

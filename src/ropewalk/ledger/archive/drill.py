@@ -1,6 +1,6 @@
-"""A recovery drill (S4 §13): the channel rebuilt from its archives in an empty folder, and held against the live one.
+"""A recovery drill (S4 §13): rebuild a channel from its archives in an empty folder, and compare it with the live one.
 
-<home>/ledger/<channel>/drills/<time>.json    what each drill came to, where the channel is at hand
+<home>/ledger/<channel>/drills/<time>.json    the result of each drill, if the channel is local
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ropewalk.ledger.replay.channel_replay import replay_channel
 from ropewalk.ledger.replay.reducers import Reducer, find_reducer
 
 REDUCER: Final = "counts"
-NO_LIVE: Final = "there is no such channel here to compare with"
+NO_LIVE: Final = "there is no local channel to compare with"
 
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """What a drill came to: what was rebuilt, its roots, how long it took, and every step."""
+    """The result of a drill: what was rebuilt, its roots, the duration, and every step."""
 
     channel: str
     started_at: str
@@ -48,11 +48,11 @@ class Drill:
 
     @property
     def seconds_total(self) -> float:
-        """How long all of it took."""
+        """The total duration."""
         return round(sum(self.seconds.values()), 3)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is recorded."""
+        """Return the recorded JSON form."""
         return {
             "version": 1,
             "kind": "drill",
@@ -67,7 +67,7 @@ class Drill:
 
 
 class _Watch:
-    """How long each part takes."""
+    """Measures the duration of each part."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._last = clock, clock()
@@ -89,10 +89,10 @@ def run_drill(
     now_ns: Callable[[], int] = time.time_ns,
     clock: Callable[[], float] = time.monotonic,
 ) -> Drill:
-    """Rebuild a channel from archives alone in a temporary folder, which is gone afterwards; nothing else is changed.
+    """Rebuild a channel from its archives in a temporary folder, which is removed afterwards; change nothing else.
 
-    Roots, a few proofs and the state of a replay are computed there. If `live` has the channel, all of it, block by
-    block, must be the same.
+    Roots, a few proofs and the state of a replay are computed there. If `live` has the channel, every block must be
+    the same.
     """
     started = datetime.fromtimestamp(now_ns() / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     laps, facts = _Watch(clock), dict[str, Any]()
@@ -102,7 +102,7 @@ def run_drill(
         try:
             restored = restore_channel(source, channel, home, trust=trust, deep=deep, watch=watch)
         except (NotFound, Unavailable):
-            raise  # this says nothing about the archives
+            raise  # this is not a result about the archives
         except RopewalkError as error:
             laps.lap("restore")
             step = Step("rebuilt", "failed", error.detail, dict(error.fields))
@@ -125,18 +125,18 @@ def run_drill(
 
 
 def _live_trust(live: Path | None, channel: str) -> Trust | None:
-    """Return whom the live channel names; None without one, or if it cannot be read."""
+    """Return the trust of the live channel; None without one, or if it cannot be read."""
     if live is None:
         return None
     try:
         with Channel(live, channel) as there:
             return there.trust()
     except RopewalkError:
-        return None  # comparing says what is wrong with it
+        return None  # the comparison reports what is wrong
 
 
 def record_drill(drill: Drill, path: Path, disk: Disk | None = None) -> Path:
-    """Write the result; in a folder under the time of the drill."""
+    """Write the result; in a folder, under the time of the drill."""
     disk = disk or Disk()
     try:
         if path.is_dir():
@@ -148,7 +148,7 @@ def record_drill(drill: Drill, path: Path, disk: Disk | None = None) -> Path:
 
 
 def _roots(channel: Channel, size: int) -> dict[str, Any]:
-    """Where a channel stood at a size: last block, and the roots of both trees over its blocks."""
+    """Return last block and the roots of both trees of a channel at a size."""
     outer, headers = merkle.Frontier(merkle.RANGE), merkle.Frontier(merkle.SHA256)
     last = b""
     for last, leaf in channel.index.tree_leaves(0, size):
@@ -162,13 +162,13 @@ def _roots(channel: Channel, size: int) -> dict[str, Any]:
 
 
 def _state(home: Path, channel: str, size: int, reducer: Reducer) -> str:
-    """The root of the state that a replay arrives at; blocks were verified already."""
+    """Return the root of the state after a replay; the blocks are already verified."""
     done = replay_channel(home, channel, reducer, until=size - 1, verified=range(size))
     return done.state_root.hex()
 
 
 def _sample(channel: Channel, size: int) -> list[bytes]:
-    """The ids of the first and the last envelope of the first, the middle and the last block."""
+    """Return the ids of the first and the last envelope of the first, the middle and the last block."""
     found: list[bytes] = []
     for height in sorted({0, size // 2, size - 1}):
         lines = channel.segments.read(channel.index.block(height).place, height).lines
@@ -177,7 +177,7 @@ def _sample(channel: Channel, size: int) -> list[bytes]:
 
 
 def _prove(channel: Channel, restored: RestoreResult, trust: Trust) -> list[Step]:
-    """A few envelopes proved from what was rebuilt, as a stranger would check it."""
+    """Prove a few envelopes from the rebuilt channel, as an external verifier would."""
     found = _sample(channel, restored.blocks)
     for name in found:
         report = verify_proof(channel.prove(name), trust)
@@ -189,7 +189,7 @@ def _prove(channel: Channel, restored: RestoreResult, trust: Trust) -> list[Step
 def _compare(
     rebuilt: Channel, restored: RestoreResult, live: Path | None, facts: dict[str, Any]
 ) -> list[Step]:
-    """What was rebuilt beside the live channel: blocks, roots, proofs, the state of a replay."""
+    """Compare the rebuilt channel with the live one: blocks, roots, proofs, the state of a replay."""
     name, size = restored.channel, restored.blocks
     names = ("live_blocks", "live_roots", "live_proofs", "live_replay")
     if live is None or not (live / FOLDER / name / "channel.json").exists():

@@ -1,10 +1,10 @@
-"""Archives as files: written whole or not at all, never over anything, read-only from then on; read as a stream.
+"""Archive files: written atomically, never overwritten, read-only afterwards; read as a stream.
 
     <folder>/<first height, 20 digits>-<last height>/…    one archive, a folder of files
-    <folder>/.archiving.tmp/…                              one on its way; the next writer clears it away
+    <folder>/.archiving.tmp/…                              an unfinished one; the next writer removes it
 
-An archive gets its name by one rename, when all its files are on disk. Blocks lie in it exactly as in a segment, so
-what a segment's reader finds wrong is found here too, with its height.
+An archive gets its name by one rename, when all its files are on disk. Blocks are stored as in a segment, so
+the same faults are found, with their height.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from ropewalk.ledger.channel.segments.format import (
     segment_head,
 )
 
-LEVEL = 3  # what is written once and kept for years may cost a little more than a bundle
+LEVEL = 3  # written once and kept for years, so it may cost more than a bundle
 THREADS = 2  # any number but zero gives the same bytes
 FLUSH_BYTES = 1 << 18
-SMALL_BYTES_MAX = 16 << 20  # manifests and settings; blocks are streamed and have no limit of their own
+SMALL_BYTES_MAX = 16 << 20  # manifests and settings; blocks are streamed without a limit
 FILE_MODE = 0o444
 PARTIAL = ".archiving.tmp"
 
@@ -45,7 +45,7 @@ _NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFolder:
-    """One archive by its name: the heights it says it holds, and where."""
+    """One archive by its name: its claimed heights, and its path."""
 
     first: int
     last: int
@@ -57,7 +57,7 @@ class ArchiveFolder:
         return self.path.name
 
     def names(self) -> set[str]:
-        """The files in it, whatever they are."""
+        """Return the names of the files in it."""
         try:
             return {path.name for path in self.path.iterdir()}
         except OSError as error:
@@ -65,7 +65,7 @@ class ArchiveFolder:
 
 
 def archive_folders(folder: Path) -> list[ArchiveFolder]:
-    """The archives in a folder, lowest first, by their names alone: damage makes them no less archives."""
+    """Return the archives in a folder, lowest first, by their names alone; damaged ones are included."""
     try:
         names = [path.name for path in folder.iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -77,7 +77,7 @@ def archive_folders(folder: Path) -> list[ArchiveFolder]:
 
 
 def digest_file(path: Path, size_max: int) -> tuple[str, int]:
-    """Digest and size of a file, read as a stream; one that is larger is not read: a hole may seem to have no end."""
+    """Return digest and size of a file, read as a stream; raise if it is larger: a sparse file may seem endless."""
     hasher, size = blake3(), 0
     _require_file(path)
     try:
@@ -93,27 +93,27 @@ def digest_file(path: Path, size_max: int) -> tuple[str, int]:
 
 
 def read_small(path: Path) -> bytes:
-    """A whole file of the kinds that are small."""
+    """Read a small file."""
     _require_file(path)
     try:
         with path.open("rb") as stream:
             size = min(os.fstat(stream.fileno()).st_size, SMALL_BYTES_MAX)
-            raw = stream.read(size + 1)  # not the limit: room is made for all that is asked for
+            raw = stream.read(size + 1)  # do not allocate the limit at once
     except OSError as error:
         raise unavailable(error, f"reading {path.name}") from error
     if len(raw) > SMALL_BYTES_MAX:
-        raise TooLarge(f"{path} is larger than {SMALL_BYTES_MAX} bytes", limit=SMALL_BYTES_MAX)
+        raise TooLarge(f"{path} must have at most {SMALL_BYTES_MAX} bytes", limit=SMALL_BYTES_MAX)
     return raw
 
 
 def _require_file(path: Path) -> None:
-    """Raise before anything else is opened: a pipe might never end."""
+    """Raise unless it is a regular file, before it is opened: a pipe might never end."""
     if not path.is_file():
         raise NotFound(f"{path.name} is {'no file' if os.path.lexists(path) else 'missing'}", name=str(path))
 
 
 def read_blocks(path: Path, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Heights and lines of the blocks in a packed file; `Damaged` with the height where they end being that."""
+    """Yield heights and lines of the blocks in a packed file; raise `Damaged` with the height where they end."""
     _require_file(path)
     height, waiting, head = first, bytearray(), segment_head(first)
     pieces = _unpacked(path, last - first + 1, lambda: height)
@@ -148,8 +148,8 @@ def read_blocks(path: Path, first: int, last: int) -> Iterator[tuple[int, list[b
 
 
 def _unpacked(path: Path, blocks: int, height: Callable[[], int]) -> Iterator[bytes]:
-    """The unpacked bytes of so many blocks; where they cannot be had, it is said at which block."""
-    # However well it packs: payloads may be one letter over and over, and what is no block ends the reading anyway.
+    """Yield the unpacked bytes of so many blocks; errors name the block."""
+    # At any ratio: payloads may be very repetitive, and reading ends at the first bytes that are not a block.
     most = ALIGN + blocks * (ALIGN + BODY_BYTES_MAX)
     try:
         yield from read_packed(path, UnpackLimits(bytes_max=most, ratio_from=most))
@@ -171,9 +171,9 @@ def _damage(path: Path, height: int, what: str) -> Damaged:
 
 
 class ArchiveWriter:
-    """One archive on its way: take blocks, then finish it. Left without finishing, nothing of it stays.
+    """An archive being written: add blocks, then finish it. Without `finish` nothing remains.
 
-    Only for whoever holds the folder.
+    The caller must hold the folder lock.
     """
 
     def __init__(self, folder: Path, first: int, blocks_name: str, disk: Disk) -> None:
@@ -181,10 +181,10 @@ class ArchiveWriter:
         self._begun = folder / PARTIAL
         self._descriptor, self._kept = -1, False
         self._hasher, self._waiting = blake3(), bytearray()
-        self.first, self.height = first, first  # its first block's, and the next one's
+        self.first, self.height = first, first  # height of its first block, and of the next one
         self.size = 0  # bytes before packing
         self.packed = 0
-        # A checksum inside, too: whoever unpacks it with the plain tool hears of damage.
+        # A checksum inside too, so that the zstd tool detects damage.
         self._packer = zstandard.ZstdCompressor(
             level=LEVEL, write_checksum=True, threads=THREADS
         ).compressobj()
@@ -196,7 +196,7 @@ class ArchiveWriter:
             self._take(segment_head(first))
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Take the next block, as a segment would."""
+        """Add the next block, in segment format."""
         body = b"\n".join(lines) + b"\n"
         body += b"\n" * (-len(body) % ALIGN)
         with self._annotating_errors():
@@ -205,7 +205,7 @@ class ArchiveWriter:
         self.height += 1
 
     def pack(self) -> tuple[str, int]:
-        """End the blocks: digest and size of their file, which is on disk then."""
+        """End the blocks; return digest and size of their file, which is then on disk."""
         with self._annotating_errors():
             self._write(self._packer.flush(), at_once=True)
             self._disk.fsync(self._descriptor)
@@ -214,7 +214,7 @@ class ArchiveWriter:
         return self._hasher.hexdigest(), self.packed
 
     def finish(self, files: dict[str, bytes]) -> ArchiveFolder:
-        """Put the other files beside the blocks, then give the archive its name. `Conflict` if something has it."""
+        """Write the other files, then rename the archive. Raise `Conflict` if the name exists."""
         found = ArchiveFolder(
             self.first, self.height - 1, self._folder / f"{self.first:020d}-{self.height - 1:020d}"
         )
@@ -222,7 +222,7 @@ class ArchiveWriter:
             for name, raw in files.items():
                 self._disk.write_new(self._begun / name, raw, mode=FILE_MODE)
             self._disk.fsync_directory(self._begun)
-            if os.path.lexists(found.path):  # a rename would take the place of an empty folder
+            if os.path.lexists(found.path):  # a rename would replace an empty folder
                 raise Conflict(f"{found.path} is there already", advice="Nothing was written over.")
             self._disk.rename(self._begun, found.path)
             self._kept = True
@@ -242,9 +242,9 @@ class ArchiveWriter:
             self.packed += len(ready)
 
     def _clear(self) -> None:
-        """Take away what a process before us had begun. Only files lie in it, and nobody was told of them."""
+        """Remove what a previous process had begun. The folder holds only unpublished files."""
         if os.path.lexists(self._begun) and (self._begun.is_symlink() or not self._begun.is_dir()):
-            self._disk.unlink(self._begun)  # not made here; what a link leads to is somebody else's
+            self._disk.unlink(self._begun)  # not made here; the target of a link is not ours
         elif self._begun.is_dir():
             for left in self._begun.iterdir():
                 self._disk.unlink(left)
@@ -261,7 +261,7 @@ class ArchiveWriter:
             raise
 
     def close(self) -> None:
-        """Let go; what was not finished is taken away."""
+        """Close; remove what was not finished."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,13 +1,13 @@
-"""Archives (S4 §13): a closed range of blocks for write-once storage, with a signed manifest that names the one before.
+"""Archives (S4 §13): a closed range of blocks for write-once storage, with a signed, linked manifest.
 
     archive.manifest.json    what is inside, with the digest and size of every other file
     archive.manifest.sig     the signature of the channel's key over the manifest
     blocks.seg.zst           the blocks, as a segment holds them, packed with Zstandard
-    channel.json …           the settings under which the channel gives its verdicts
-    keyproofs.json           what the channel has said about its keys, with the sealed blocks that say it, if anything
+    channel.json …           the settings that verification depends on
+    keyproofs.json           key statements of the channel with their sealed blocks, if any
 
-`ArchiveChain` takes manifests one after another and knows where they end: archives that follow one another without
-a gap, each naming the digest of the manifest below it, are as good as the channel itself up to their last block.
+`ArchiveChain` takes manifests one after another: archives that follow one another without
+a gap, each naming the digest of the previous manifest, prove as much as the channel itself up to their last block.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ BLOCKS: Final = "blocks.seg.zst"
 KEY_PROOFS: Final = "keyproofs.json"
 SETTINGS: Final = ("channel.json", "policy.json", "evidence.json", "lifecycle.json")
 SIGNATURE_BYTES_MAX: Final = 1 << 10
-ARCHIVE_MANIFEST_BYTES_MAX: Final = 4 << 20  # three times what so many blocks take
-ARCHIVE_BLOCKS_MAX: Final = 16_384  # the manifest of so many is a megabyte; a longer range is cut
+ARCHIVE_MANIFEST_BYTES_MAX: Final = 4 << 20  # three times the size for so many blocks
+ARCHIVE_BLOCKS_MAX: Final = 16_384  # the manifest of so many is a megabyte; a longer range is split
 
-_FORM: Final = ManifestForm("archive manifest", "Take this archive from another copy; it cannot be mended.")
+_FORM: Final = ManifestForm("archive manifest", "Take this archive from another copy; it cannot be repaired.")
 _FORK: Final = re.compile(r"fork-(?:0|[1-9][0-9]{0,19})-[0-9a-f]{16}\.json")
 _NAMES: Final = frozenset(
     (
@@ -57,10 +57,10 @@ _NAMES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ArchiveManifest:
-    """What an archive says about itself.
+    """The contents of an archive as its manifest lists them.
 
     `range_root` is over its own blocks, `outer_root` over all blocks of the channel up to its last. `previous` is the
-    digest of the manifest before it; only the first has none.
+    digest of the previous manifest; only the first has none.
     """
 
     channel: str
@@ -78,7 +78,7 @@ class ArchiveManifest:
     files: tuple[File, ...]
 
     def to_bytes(self) -> bytes:
-        """The canonical bytes, which are signed."""
+        """Return the canonical bytes, which are signed."""
         value: dict[str, Any] = {
             "version": 1,
             "channel": self.channel,
@@ -99,7 +99,7 @@ class ArchiveManifest:
 
 
 def parse_archive_manifest(raw: bytes) -> ArchiveManifest:
-    """A manifest from its canonical bytes; form only.
+    """Parse a manifest from its canonical bytes; only the form is checked.
 
     >>> parse_archive_manifest(b"{}")
     Traceback (most recent call last):
@@ -109,17 +109,19 @@ def parse_archive_manifest(raw: bytes) -> ArchiveManifest:
     if not isinstance(value, dict) or value.keys() != _NAMES:
         raise _FORM.wrong("expected exactly the members of an archive manifest")
     if type(value["version"]) is not int or value["version"] != 1:
-        raise _FORM.wrong(f"version {value['version']!r:.20} is not known; 1 is")
+        raise _FORM.wrong(f"version {value['version']!r:.20} is unknown; expected 1")
     if not isinstance(value["channel"], str) or not isinstance(value["created_at"], str):
-        raise _FORM.wrong("channel and created_at are texts")
+        raise _FORM.wrong("channel and created_at must be strings")
     start, end = _FORM.natural(value, "start_height"), _FORM.natural(value, "end_height")
     hashes = _FORM.items(value, "block_hashes")
     if not start <= end < start + ARCHIVE_BLOCKS_MAX or len(hashes) != end - start + 1:
-        raise _FORM.wrong(f"{len(hashes)} block hashes for the heights {start} to {end}")
+        raise _FORM.wrong(
+            f"block_hashes must have one item per height from {start} to {end}, got {len(hashes)}"
+        )
     files = tuple(map(_file, _FORM.items(value, "files")))
     names = [file.name for file in files]
     if BLOCKS not in names or len(set(names)) != len(names):
-        raise _FORM.wrong(f"files lists {BLOCKS}, and every file once")
+        raise _FORM.wrong(f"files must list {BLOCKS}, and every file once")
     return ArchiveManifest(
         value["channel"],
         start,
@@ -138,7 +140,7 @@ def parse_archive_manifest(raw: bytes) -> ArchiveManifest:
 
 
 def is_archived_name(name: str) -> bool:
-    """Whether a manifest may list a file of that name: nothing else is ever opened.
+    """Return whether a manifest may list a file of that name: no other file is ever opened.
 
     >>> is_archived_name("policy.json"), is_archived_name("../policy.json")
     (True, False)
@@ -147,7 +149,7 @@ def is_archived_name(name: str) -> bool:
 
 
 def sign_manifest(raw: bytes, key: SigningKey) -> bytes:
-    """The signature file of a manifest.
+    """Return the signature file of a manifest.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> sign_manifest(b"{}", key)[:16]
@@ -157,7 +159,7 @@ def sign_manifest(raw: bytes, key: SigningKey) -> bytes:
 
 
 def check_manifest_signature(raw: bytes, signature: bytes, signer: PublicKey) -> None:
-    """Raise unless the signature file holds for these bytes of a manifest and that key.
+    """Raise unless the signature file is valid for these manifest bytes and that key.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> check_manifest_signature(b"{}", sign_manifest(b"{}", key), key.public)
@@ -172,9 +174,9 @@ def check_manifest_signature(raw: bytes, signature: bytes, signer: PublicKey) ->
 
 
 def listed_hash(record: bytes) -> str:
-    """The block hash of a stored record, as manifests list it, without taking the record apart.
+    """Return the block hash of a stored record, as manifests list it, without parsing the record.
 
-    That the record is canonical is for those to say who check the block; of one that is not, this is no hash.
+    The block check verifies that the record is canonical; for any other record this is not its hash.
 
     >>> from ropewalk.ledger.block.block import seal
     >>> key = SigningKey.generate("ed25519", bytes(32))
@@ -182,12 +184,12 @@ def listed_hash(record: bytes) -> str:
     >>> listed_hash(one.record.raw) == one.hash.hex()
     True
     """
-    # The last one: a header may hold any text, what follows the signature may not.
+    # The last one: a header may hold any text, but not what follows the signature.
     return tagged(Tag.BLOCK, record[len(b'{"header":') : record.rfind(b',"signature":{')]).hex()
 
 
 class ArchiveChain:
-    """The archives of one channel as far as they were taken: where they end, and the root over all their blocks.
+    """The archives of one channel so far: their end, and the root over all their blocks.
 
     >>> ArchiveChain().height
     0
@@ -195,27 +197,27 @@ class ArchiveChain:
 
     def __init__(self) -> None:
         self.channel: str | None = None
-        self.height = 0  # the next block's
+        self.height = 0  # height of the next block
         self.block_hash = GENESIS
         self.previous: str | None = None
         self._outer = merkle.Frontier(merkle.RANGE)
 
     @property
     def outer_root(self) -> bytes:
-        """The root over all blocks so far."""
+        """Return the root over all blocks so far."""
         return self._outer.root()
 
     def grown(self, block_hashes: Iterable[bytes]) -> merkle.Frontier:
-        """The edge of the tree over all blocks if these came next; nothing is taken."""
+        """Return the tree edge after these blocks, without taking them."""
         edge = merkle.Frontier.from_bytes(self._outer.to_bytes(), merkle.RANGE)
         for each in block_hashes:
             edge.append(each)
         return edge
 
     def follow(self, manifest: ArchiveManifest, raw: bytes) -> None:
-        """Take the next manifest, whose bytes those are; raises where it does not stand on those before."""
+        """Take the next manifest with its bytes; raise if it does not follow the previous ones."""
         if self.channel is not None and manifest.channel != self.channel:
-            raise BrokenLink(f'it is of channel "{manifest.channel}", not of "{self.channel}"')
+            raise BrokenLink(f'it belongs to channel "{manifest.channel}", expected "{self.channel}"')
         if manifest.start_height > self.height:
             missing = f"{self.height} to {manifest.start_height - 1}"
             raise BrokenLink(f"blocks {missing} are in no archive", height=self.height)
@@ -226,14 +228,14 @@ class ArchiveChain:
             )
         if manifest.previous != self.previous:
             raise BrokenLink(
-                f"it names {manifest.previous or 'no manifest'} before it, not {self.previous or 'none'}"
+                f"previous must be {self.previous or 'none'}, got {manifest.previous or 'no manifest'}"
             )
         hashes = [bytes.fromhex(each) for each in manifest.block_hashes]
         if merkle.root(hashes, merkle.RANGE).hex() != manifest.range_root:
-            raise BrokenLink("its block hashes have another range_root")
+            raise BrokenLink("range_root does not match its block hashes")
         outer = self.grown(hashes)
         if outer.root().hex() != manifest.outer_root:
-            raise BrokenLink("its block hashes, on those before, have another outer_root")
+            raise BrokenLink("outer_root does not match the block hashes so far")
         self._outer = outer
         self.channel, self.height, self.block_hash = manifest.channel, manifest.end_height + 1, hashes[-1]
         self.previous = blake3(raw).hex()
@@ -242,5 +244,5 @@ class ArchiveChain:
 def _file(value: Any) -> File:
     found = _FORM.file(value)
     if not is_archived_name(found.name):
-        raise _FORM.wrong(f"{found.name!r:.80} is no file of an archive")
+        raise _FORM.wrong(f"{found.name!r:.80} is not a file of an archive")
     return found

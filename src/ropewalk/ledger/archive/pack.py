@@ -1,7 +1,7 @@
-"""The warm tier (S4 §13): closed segments of a channel packed in their place. Every reader goes on as before.
+"""The warm tier (S4 §13): closed segments of a channel compressed in place; readers are not affected.
 
-Hot are the last blocks or days, as they were written. What is older is packed once its whole segment is: each block is
-verified first, and the packed form is read back before the segment goes.
+Hot are the last blocks or days, as written. Older segments are packed as a whole: each block is verified first, and
+the packed form is read back before the segment is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ropewalk.ledger.proof.verify import EMPTY, check_block, join
 
 @dataclass(frozen=True, slots=True)
 class PackResult:
-    """What of a channel is packed: segments packed now, all that are, and the sizes before and after of those now."""
+    """Packing result: segments packed now, all packed ones, and the sizes before and after."""
 
     channel: str
     made: int
@@ -35,7 +35,7 @@ class PackResult:
     hot_from: int
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger pack` prints it."""
+        """Return the JSON form that `ledger pack` prints."""
         return {
             "channel": self.channel,
             "made": self.made,
@@ -58,10 +58,10 @@ def pack_channel(
 ) -> PackResult:
     """Pack the closed segments that hold only blocks older than the last `keep_blocks` or `keep_days`.
 
-    Without either, all closed segments; the last one is always open. Writers and readers need not be stopped.
+    Without either, all closed segments; the last one is always open. Writers and readers may keep running.
     """
     if keep_blocks is not None and keep_days is not None:
-        raise RangeExceeded("keep_blocks and keep_days say two different things; give one")
+        raise RangeExceeded("keep_blocks and keep_days must not be given together")
     disk = disk or Disk()
     with Channel(home, channel) as reading, hold_folder(reading.segments.files_folder, 0, disk):
         segments, size = reading.segments, reading.head().height
@@ -81,7 +81,7 @@ def pack_channel(
 
 
 def _verified(reading: Channel, start: int, watch: Watch | None) -> list[tuple[BlockPlace, bytes]]:
-    """The records of a closed segment with their block hashes, each block verified, on the one before it."""
+    """Yield the records of a closed segment with their block hashes, each verified and linked."""
     trust = reading.trust()
     below = reading.index.block_hash(start - 1) if start else bytes(32)
     span = replace(EMPTY, channel=reading.settings.channel, last=start - 1, above=below, blocks=1)

@@ -1,9 +1,10 @@
-"""A channel rebuilt from its archives alone: verified block by block on the way, put in place only if all of it holds.
+"""Rebuild a channel from its archives: verify block by block, and install it only if everything is valid.
 
-<home>/restoring/<channel>/…    a channel on its way; moved to <home>/ledger/ by one rename, or taken away again
+`<home>/restoring/<channel>/…` holds a channel during the restore; it is moved to `<home>/ledger/` by one rename, or
+removed.
 
-Archives hold no secret key: what is rebuilt can be read, proved, verified and replayed, and be written to where the
-channel's key is at hand.
+Archives hold no secret key: a restored channel can be read, proved, verified and replayed, and written to if the
+channel's key is available.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ropewalk.ledger.rules.verdict import Context
 
 TOMBSTONE: Final = "ledger.tombstone"
 _HINT: Final = (
-    b"ledger.tom"  # looked for in every envelope; in hashes, letters beyond f are passed over quickly
+    b"ledger.tom"  # searched in every envelope; hashes skip quickly, since they have no letters beyond f
 )
 
 Lines = Iterable[tuple[int, list[bytes]]]
@@ -49,7 +50,7 @@ Watch = Callable[[Lines, int], Lines]
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """A channel that was rebuilt: how much of it, where it ends, and the report of what was checked on the way."""
+    """A restored channel: its size, its end, and the report of the checks."""
 
     channel: str
     archives: int
@@ -63,7 +64,7 @@ class RestoreResult:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger restore` prints it."""
+        """Return the JSON form that `ledger restore` prints."""
         return {
             "channel": self.channel,
             "archives": self.archives,
@@ -89,10 +90,10 @@ def restore_channel(
     watch: Watch | None = None,
     disk: Disk | None = None,
 ) -> RestoreResult:
-    """Rebuild a channel, and its snapshots, from the archives in a folder. `Conflict` if `home` has it already.
+    """Rebuild a channel and its snapshots from the archives in a folder. Raise `Conflict` if `home` has it.
 
-    Without a trust file the key that the archives name is believed; the report says so. `Unverified` names the archive,
-    the file and the block where something does not hold, and nothing is left behind then.
+    Without a trust file the key that the archives name is trusted, and the report says so. `Unverified` names the
+    archive, the file and the block of a fault; then nothing is left behind.
     """
     check_channel_name(channel)
     disk = disk or Disk()
@@ -109,7 +110,7 @@ def restore_channel(
         beside = source / companion(channel)
         below = None
         if archive_folders(beside):
-            # Snapshots are made under no policy of their own.
+            # Snapshots have no policy.
             believed = None if trust is None else Trust(trust.block_signers, trust.bundle_signers)
             below = _Rebuilding(home, beside, companion(channel), disk)
             below.read(believed, deep=deep, watch=None)
@@ -130,7 +131,7 @@ def restore_channel(
 
 
 class _Rebuilding:
-    """One channel on its way: its blocks read and written, then its settings, then its name."""
+    """A restore in progress: blocks are read and written, then settings, then the final name."""
 
     def __init__(self, home: Path, folder: Path, channel: str, disk: Disk) -> None:
         self._home, self._folder, self._channel, self._disk = home, folder, channel, disk
@@ -138,10 +139,10 @@ class _Rebuilding:
         self._stones: list[PayloadTombstone] = []
         self._buried = 0
         self._reading: ArchiveReading | None = None
-        self.clear()  # what a killed process left
+        self.clear()  # left by a killed process
 
     def read(self, trust: Trust | None, *, deep: bool, watch: Watch | None) -> None:
-        """Verify all archives and write their blocks, settings and forks; raises where something does not hold."""
+        """Verify all archives and write their blocks, settings and forks; raise at the first fault."""
         try:
             with self._annotating_errors(), SegmentWriter(self._staging, disk=self._disk) as writer:
 
@@ -188,9 +189,9 @@ class _Rebuilding:
             self._disk.fsync_directory(self._staging)
 
     def write_attached(self, *, trusted: bool) -> tuple[str, ...]:
-        """What belongs to the repository and not to the channel: the table of versions, and tombstones.
+        """Restore what belongs to the repository: the version table, and tombstones.
 
-        A tombstone holds for every channel here, so it is put up only on the word of somebody who is trusted.
+        A tombstone applies to every local channel, so it is written only if a trusted key signed it.
         """
         assert self._reading is not None
         notes: list[str] = []
@@ -205,7 +206,7 @@ class _Rebuilding:
             count = len(self._stones)
             return (
                 *notes,
-                f"{count} erasures are recorded, by a key that no trust file names; none was done",
+                f"{count} erasures are recorded by a key that no trust file names; none was applied",
             )
         store = PayloadStore(self._home / "payloads", self._disk)
         self._buried = sum(store.put_tombstone(stone) for stone in self._stones)
@@ -216,7 +217,7 @@ class _Rebuilding:
         return tuple(notes)
 
     def install(self, *, keep_same: bool) -> None:
-        """Give the channel its name. One that is there and the same may be kept, where the caller says so."""
+        """Move the channel to its final name. An existing identical one may be kept if the caller allows it."""
         target = self._home / FOLDER / self._channel
         if keep_same and target.exists():
             self._compare(target)
@@ -237,7 +238,7 @@ class _Rebuilding:
                 raise Conflict(f"{target} is there already and is not what the archives hold")
 
     def restored(self, snapshots: RestoreResult | None = None, notes: tuple[str, ...] = ()) -> RestoreResult:
-        """What was done."""
+        """Return the result."""
         assert self._reading is not None
         chain, report = self._reading.chain, self._reading.report
         return RestoreResult(
@@ -254,7 +255,7 @@ class _Rebuilding:
         )
 
     def clear(self) -> None:
-        """Take away what is not in its place. All in that folder is ours."""
+        """Remove what was not installed. Everything in that folder belongs to the restore."""
         if self._staging.exists():
             shutil.rmtree(self._staging, ignore_errors=True)
 
@@ -269,7 +270,7 @@ class _Rebuilding:
 def _check_settings(
     settings: dict[str, bytes], channel: str, manifest: ArchiveManifest, first: PublicKey
 ) -> None:
-    """The settings are those of this channel, of who sealed its first block, and of its policy."""
+    """Raise unless the settings match the channel, its first signer and its policy."""
     value = jcs.parse(settings["channel.json"]) if "channel.json" in settings else None
     want = (channel, first.to_json(), manifest.policy_hash)
     names = ("channel", "signer", "policy_hash")
@@ -281,7 +282,7 @@ def _check_settings(
 
 
 def _tombstones(lines: list[bytes]) -> Iterator[PayloadTombstone]:
-    """The erasures that a block records, by whoever seals the channel."""
+    """Yield the erasures that a block records, signed by the channel's key."""
     for raw in lines[1:]:
         if _HINT not in raw:
             continue

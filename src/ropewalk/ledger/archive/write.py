@@ -1,9 +1,9 @@
-"""Archiving a channel: its old blocks as write-once files, verified first, with all that its verdicts depend on.
+"""Archive a channel: its old blocks as write-once files, verified first, with everything verification depends on.
 
 <to>/<channel>/<first>-<last>/…              the archives of a channel, without a gap from its first block on
 <to>/<channel>.snapshots/<first>-<last>/…    those of its companion, if it has one: the snapshots of replays
 
-Nothing is taken from the channel and nothing existing is written over. What comes along and what does not is said in
+The channel is not changed and no file is overwritten. What an archive holds is described in
 docs/guide/retention.md.
 """
 
@@ -58,12 +58,12 @@ _DETACHED: Final = b'"payload_ref":{'
 
 Lines = Iterable[tuple[int, list[bytes]]]
 Watch = Callable[[Lines, int], Lines]
-"""Hands on what it is given, of which there are so many; for a bar on the way."""
+"""Passes an iterable of known length through, for a progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRange:
-    """An archive that was made: its place, its heights, its size before and after packing."""
+    """A new archive: its path, heights, and sizes before and after packing."""
 
     path: Path
     start: int
@@ -72,7 +72,7 @@ class ArchivedRange:
     packed: int
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger archive` prints it."""
+        """Return the JSON form that `ledger archive` prints."""
         return {
             "path": str(self.path),
             "start_height": self.start,
@@ -84,7 +84,7 @@ class ArchivedRange:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """How far a channel is archived: what was made now, how many archives were there, and where all of them end."""
+    """How far a channel is archived: new archives, number of existing ones, and their end."""
 
     channel: str
     made: tuple[ArchivedRange, ...]
@@ -94,7 +94,7 @@ class ArchiveResult:
     snapshots: ArchiveResult | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger archive` prints it."""
+        """Return the JSON form that `ledger archive` prints."""
         return {
             "channel": self.channel,
             "archived_blocks": self.blocks,
@@ -119,10 +119,10 @@ def archive_channel(
     disk: Disk | None = None,
     range_bytes: int = RANGE_BYTES,
 ) -> ArchiveResult:
-    """Archive the blocks of a channel that no archive in `to` holds yet, and its snapshots; returns what there is then.
+    """Archive the blocks of a channel that no archive in `to` holds yet, and its snapshots.
 
-    All blocks, unless one of three says where to stop: all but the last `keep_blocks`, those older than `keep_days`, or
-    those below the height `before`. The key is the channel's own. Doing it again makes only what is missing.
+    All blocks, or up to a limit: all but the last `keep_blocks`, those older than `keep_days`, or those below the
+    height `before`. The key is the channel's own. Running it again makes only what is missing.
 
     >>> import tempfile
     >>> from ropewalk import ledger
@@ -141,7 +141,7 @@ def archive_channel(
     (2, 1, 0, 1)
     """
     if sum(each is not None for each in (keep_blocks, keep_days, before)) > 1:
-        raise RangeExceeded("keep_blocks, keep_days and before say three different things; give one")
+        raise RangeExceeded("only one of keep_blocks, keep_days and before may be given")
     with Channel(home, channel) as reading:
         if reading.key_history().validity(key.public) is None:
             raise foreign_channel(channel, reading.key_history().current.key)
@@ -158,7 +158,7 @@ def archive_channel(
     if beside not in channels(home):
         return done
     with Channel(home, beside) as reading:
-        # Signed with the channel's key, as snapshots are; one that anybody else put there is left alone.
+        # Signed with the channel's key, as snapshots are; ignore a companion signed by another key.
         if reading.key_history().validity(key.public) is None or not reading.head().height:
             return done
         below = _archive(reading, key, to, reading.head().height, None, disk or Disk(), range_bytes)
@@ -173,19 +173,19 @@ def hot_from(
     keep_days: float | None,
     now_ns: Callable[[], int],
 ) -> int:
-    """The first height that is among the last blocks, or not older than so many days; without either, the end."""
+    """Return the first height among the last blocks, or not older than so many days; without either, the end."""
     if keep_blocks is not None:
         return max(0, size - keep_blocks)
     if keep_days is None:
         return size
     if not 0 <= keep_days <= DAYS_MAX:
-        raise RangeExceeded(f"{keep_days} days to keep; any number from 0 to {DAYS_MAX} can be")
+        raise RangeExceeded(f"keep_days must be from 0 to {DAYS_MAX}, got {keep_days}")
     moment_ns = now_ns() - int(keep_days * DAY_NS)
 
     def time_at(height: int) -> int:
         return parse_record(reading.index.lines_of(height, None)[0]).header.timestamp_ns
 
-    return bisect_left(range(size), moment_ns, key=time_at)  # times never go back within a channel
+    return bisect_left(range(size), moment_ns, key=time_at)  # times never decrease within a channel
 
 
 def _archive(
@@ -223,9 +223,9 @@ def _write_one(
     disk: Disk,
     range_bytes: int,
 ) -> ArchivedRange:
-    """The next archive: as many verified blocks as fill it, then its manifest, then its name."""
+    """Write the next archive: as many verified blocks as fill it, then its manifest, then its name."""
     settings, trust = reading.settings, reading.trust()
-    # What is known of the block below: the first one must stand on it.
+    # The first block must follow this one.
     span = replace(EMPTY, channel=settings.channel, last=chain.height - 1, above=chain.block_hash, blocks=1)
     hashes: list[bytes] = []
     envelopes = detached = last_ns = 0
@@ -270,7 +270,7 @@ def _write_one(
 
 
 def require_span(span: BlockSpan) -> BlockSpan:
-    """The span, if it holds; what does not is neither archived nor packed: it would be kept for good."""
+    """Return the span if it is valid; an invalid one must not be archived or packed for good."""
     if span.fault is not None:
         raise Unverified(
             f"{span.fault.step}: {span.fault.detail}",
@@ -282,20 +282,20 @@ def require_span(span: BlockSpan) -> BlockSpan:
 
 
 def _is_detached(raw: bytes) -> bool:
-    if _DETACHED not in raw:  # most have none, and canonical bytes cannot spell it otherwise
+    if _DETACHED not in raw:  # most have none, and canonical bytes have one encoding of the name
         return False
     value = jcs.parse(raw)
     return isinstance(value, dict) and bool(value.get("payload_ref")) and value.get("payload") is None
 
 
 def _settings(folder: Path) -> dict[str, bytes]:
-    """The files under which a channel gives its verdicts, as they are now."""
+    """Return the files that verification of a channel depends on."""
     places = {name: (folder.parent if name == "lifecycle.json" else folder) / name for name in SETTINGS}
     return {name: read_small(path) for name, path in places.items() if path.is_file()}
 
 
 def _forks(folder: Path, carried: set[str]) -> dict[str, bytes]:
-    """Both sides of every fork that was seen, unless an archive has them already."""
+    """Return both sides of every known fork, unless an archive has them."""
     found = sorted((folder / "evidence").glob("fork-*.json"))
     return {
         path.name: read_small(path)
@@ -305,7 +305,7 @@ def _forks(folder: Path, carried: set[str]) -> dict[str, bytes]:
 
 
 def _read_chain(folder: Path, channel: str, key_history: KeyHistory) -> tuple[ArchiveChain, int, set[str]]:
-    """Where the archives of a folder end, how many there are, and the files they carry. Blocks are not read again."""
+    """Return the chain of existing archives, their number, and the files they carry. Blocks are not read again."""
     chain, carried, count = ArchiveChain(), set[str](), 0
     chain.channel = channel
     for one in archive_folders(folder):
@@ -320,7 +320,7 @@ def _read_chain(folder: Path, channel: str, key_history: KeyHistory) -> tuple[Ar
         except RopewalkError as error:
             raise Conflict(
                 f"archive {one.path}: {error.detail}",
-                advice="Nothing was written. `ropewalk verify` says more; name another folder with --to.",
+                advice="Nothing was written. Run `ropewalk verify` for details, or choose another folder with --to.",
                 archive=one.name,
             ) from error
         carried |= {file.name for file in manifest.files}
@@ -334,11 +334,11 @@ def _check_sizes(one: ArchiveFolder, manifest: ArchiveManifest) -> None:
     for file in manifest.files:
         path = one.path / file.name
         if not path.is_file() or path.stat().st_size != file.size:
-            raise Damaged(f"{file.name} is missing or has another size than its manifest says")
+            raise Damaged(f"{file.name} is missing or does not have the size in its manifest")
 
 
 def _check_history(reading: Channel, folder: Path, chain: ArchiveChain) -> None:
-    """The archives are of this history: their last block stands in the channel."""
+    """Raise unless the last archived block is in the channel."""
     size = reading.head().height
     if chain.height > size:
         raise Conflict(

@@ -1,11 +1,11 @@
-"""Anchors (S4 §12): signed heads of a channel that travel with a bundle, each with the way from its blocks to the head.
+"""Anchors (S4 §12): signed heads of a channel carried by a bundle, each with a proof from its blocks to the head.
 
-    {"note": the head, a C2SP note, its exact text, "left": [hex…], "right": [hex…]}
+`{"note": the head, a C2SP note, its exact text, "left": [hex…], "right": [hex…]}`
 
-A head is signed over the SHA-256 tree of the channel's headers. `left` and `right` are what surrounds the bundle's
-headers in that tree, so whoever trusts a signature under the note knows that its signer had these very blocks before
-it. The channel's own key says only what the operator says anyway; a witness is somebody else. A note that nobody
-trusted has signed proves nothing, and that is what is said of it.
+A head is signed over the SHA-256 tree of the channel's headers. `left` and `right` are the hashes around the bundle's
+headers in that tree, so a trusted signature under the note proves that its signer had these blocks. The channel's own
+key only repeats the operator's claim; a witness is independent. A note without a trusted signature proves nothing, and
+the report says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RANKS: Final[dict[Status, int]] = {"failed": 0, "passed": 1, "not_checked": 2}
 
 @dataclass(frozen=True, slots=True)
 class BundleAnchor:
-    """A signed head, and what surrounds the bundle's headers in the tree it speaks of.
+    """A signed head, and the hashes around the bundle's headers in its tree.
 
     >>> BundleAnchor(b"a note", RangeProof((), ())).to_json()
     {'note': 'a note', 'left': [], 'right': []}
@@ -43,12 +43,12 @@ class BundleAnchor:
     proof: RangeProof
 
     def to_json(self) -> dict[str, Any]:
-        """As the manifest holds it."""
+        """Return the JSON form in the manifest."""
         left, right = ([each.hex() for each in side] for side in (self.proof.left, self.proof.right))
         return {"note": self.note.decode(), "left": left, "right": right}
 
     def explain(self) -> str:
-        """What it says of itself, in one line; nothing is verified.
+        """Return a one-line description; nothing is verified.
 
         >>> BundleAnchor(b"a note", RangeProof((), ())).explain()
         'unreadable: note: the last line does not end'
@@ -63,7 +63,7 @@ class BundleAnchor:
 
 @dataclass(frozen=True, slots=True)
 class AnchorFinding:
-    """What came of one anchor. A head that could not be read has neither size nor root."""
+    """The result for one anchor. An unreadable head has neither size nor root."""
 
     status: Status
     detail: str
@@ -74,11 +74,11 @@ class AnchorFinding:
 
     @property
     def has_witness(self) -> bool:
-        """Whether somebody who is not the channel's own key, and is trusted, has signed."""
+        """Whether a trusted key other than the channel's own has signed."""
         return any(signer.kind == "witness" for signer in self.signers)
 
     def to_json(self) -> dict[str, Any]:
-        """As `bundle verify --json` prints it."""
+        """Return the JSON form that `bundle verify --json` prints."""
         return {
             "status": self.status,
             "detail": self.detail,
@@ -90,15 +90,15 @@ class AnchorFinding:
 
 
 def parse_anchor(value: Any) -> BundleAnchor:
-    """An anchor as a manifest holds it; form only.
+    """Parse an anchor of a manifest; only the form is checked.
 
     >>> parse_anchor({"note": "x", "left": [], "right": []}).note
     b'x'
     """
     if not isinstance(value, dict) or value.keys() != {"note", "left", "right"}:
-        raise Invalid("anchors have note, left and right")
+        raise Invalid("anchors must have note, left and right")
     if not isinstance(value["note"], str):
-        raise Invalid("the note of an anchor is a text")
+        raise Invalid("the note of an anchor must be a string")
     note = value["note"].encode()
     if len(note) > ANCHOR_NOTE_MAX:
         raise TooLarge(f"an anchor's note of {len(note)} bytes", size=len(note), limit=ANCHOR_NOTE_MAX)
@@ -106,7 +106,7 @@ def parse_anchor(value: Any) -> BundleAnchor:
 
 
 def pick_anchors(anchors: Iterable[BundleAnchor]) -> tuple[BundleAnchor, ...]:
-    """Each once, the smallest head first: in whatever order they were given, a bundle has the same bytes.
+    """Remove duplicates and sort by head size, so that a bundle has the same bytes in any input order.
 
     >>> pick_anchors([])
     ()
@@ -114,7 +114,7 @@ def pick_anchors(anchors: Iterable[BundleAnchor]) -> tuple[BundleAnchor, ...]:
     picked = sorted(set(anchors), key=lambda anchor: (claimed_head(anchor.note)[0].size, anchor.note))
     if len(picked) > ANCHORS_MAX:
         raise TooLarge(
-            f"{len(picked)} anchors for one bundle; at most {ANCHORS_MAX}",
+            f"a bundle must have at most {ANCHORS_MAX} anchors, got {len(picked)}",
             size=len(picked),
             limit=ANCHORS_MAX,
         )
@@ -122,7 +122,7 @@ def pick_anchors(anchors: Iterable[BundleAnchor]) -> tuple[BundleAnchor, ...]:
 
 
 def head_of(note: bytes, channel: str) -> SignedHead:
-    """What a note says of a channel, before anybody's signature is believed; a head of something else is refused.
+    """Return the head of a note before any signature is checked; reject a head of another channel.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> from ropewalk.ledger.proof.proof import signed_head
@@ -143,7 +143,7 @@ def head_of(note: bytes, channel: str) -> SignedHead:
 
 
 def check_anchor(anchor: BundleAnchor, channel: str, start: int, leaves: Sequence[bytes]) -> SignedHead:
-    """Raise unless the headers, given as leaves of the tree, stand from `start` on under the root of the note."""
+    """Raise unless the headers, given as leaves of the tree, are under the root of the note from `start` on."""
     head = head_of(anchor.note, channel)
     merkle.verify_range(leaves, start, head.size, anchor.proof, head.root, merkle.SHA256)
     return head
@@ -152,9 +152,9 @@ def check_anchor(anchor: BundleAnchor, channel: str, start: int, leaves: Sequenc
 def judge_anchor(
     anchor: BundleAnchor, channel: str, start: int, leaves: Sequence[bytes], trust: Trust
 ) -> AnchorFinding:
-    """Whether an anchor leads to its head, and whether somebody who is believed has signed that.
+    """Check that an anchor leads to its head, and that a trusted key has signed the head.
 
-    Once a trust file names witnesses, one of them must have signed; until then the channel's own key will do.
+    If the trust file names witnesses, one of them must have signed; otherwise the channel's own key is enough.
     """
     try:
         head = check_anchor(anchor, channel, start, leaves)
@@ -171,7 +171,7 @@ def judge_anchor(
     known = [signer for signer in signers if signer.kind != "unknown"]
     if not known:
         names = list_names(signer.name for signer in signers)
-        return AnchorFinding("not_checked", f"{where}, signed by nobody trusted: {names}", *said, signers)
+        return AnchorFinding("not_checked", f"{where}, without a trusted signature: {names}", *said, signers)
     outside = [signer.explain() for signer in known if signer.kind == "witness"]
     if trust.witnesses and not outside:
         why = f"{where}, signed by the channel's own key and by no witness that is trusted"
@@ -181,7 +181,7 @@ def judge_anchor(
 
 
 def anchors_step(findings: Sequence[AnchorFinding]) -> Step:
-    """The step of a report. One head that a trusted key signed is enough; a proof that does not hold fails it.
+    """Return the step of a report. One trusted signature is enough; an invalid proof fails the step.
 
     >>> anchors_step([]).detail
     'the bundle has no anchors'
@@ -194,17 +194,17 @@ def anchors_step(findings: Sequence[AnchorFinding]) -> Step:
     detail = first.detail + (f" (and {same} more)" if same else "")
     mute = sum(1 for each in findings if each.status == "not_checked")
     if first.status == "passed" and mute:
-        detail += f"; {mute} more signed by nobody who counts"
+        detail += f"; {mute} more without a trusted signature"
     return Step("anchors", first.status, detail, {"anchors": [each.to_json() for each in findings]})
 
 
 def require_witnesses(step: Step, findings: Sequence[AnchorFinding], trust: Trust, threshold: int) -> Step:
-    """The same step, failed unless so many of the witnesses named have signed, under one head or several.
+    """Return the step, failed unless at least `threshold` named witnesses have signed, under one head or several.
 
     >>> require_witnesses(anchors_step([]), [], Trust((), ()), 1).detail
     'the bundle has no anchors; no witness is named, and 1 must have signed'
     """
-    # As with heads: the channel's key is no witness under another name, and one key under two names is one witness.
+    # As with heads: the channel's key is not a witness under another name, and one key under two names is one witness.
     named = {(each.name, each.key_id.hex()): each.key for each in trust.witnesses}
     many = len(set(named.values()) - set(trust.block_signers))
     seen = {
@@ -221,7 +221,7 @@ def require_witnesses(step: Step, findings: Sequence[AnchorFinding], trust: Trus
 
 
 def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[HeadSigner, ...]:
-    """Who signed. A trusted signature that is wrong raises; the channel's key is no witness under another name."""
+    """Return the signers. An invalid signature of a trusted key raises; the channel's key is never a witness."""
     known = list(trust.witnesses)
     if is_key_name(head.origin):  # else it cannot be the name of the log's key
         known += [Verifier(head.origin, key) for key in trust.block_signers if key.alg == "ed25519"]
@@ -249,8 +249,8 @@ def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[HeadSigner, .
 
 def _hashes(value: Any) -> tuple[bytes, ...]:
     if not isinstance(value, list) or len(value) > _PATH_MAX:
-        raise Invalid("left and right of an anchor are short lists of hashes")
+        raise Invalid("left and right of an anchor must be short lists of hashes")
     hashes = [hash_from_hex(each) for each in value]
     if any(each is None for each in hashes):
-        raise Invalid("anchors: hashes are 64 lower-case hex digits")
+        raise Invalid("anchors: hashes must be 64 lowercase hex digits")
     return tuple(each for each in hashes if each is not None)

@@ -1,15 +1,15 @@
-"""Checking a bundle as it streams by: the five steps of S4 §12, in its order, with nothing kept but digests.
+"""Verify a bundle as a stream: the five steps of S4 §12, in order; only digests are kept.
 
-    bundle_signature   the manifest is signed by somebody trusted, and every file is the one it lists
+    bundle_signature   the manifest is signed by a trusted key, and every file matches it
     envelope_hashes    every envelope is canonical and has the id that the proofs give it
     merkle_paths       every path leads from its envelope to the root in the block's header
-    block_signatures   every header is sealed by somebody trusted, stands on the one before, and lies under range_root
+    block_signatures   every header is signed by a trusted key, follows the one before, and is under range_root
     policy_hash        the blocks were made under the policy the verifier expects
 
-Three more where there is reason: `anchors` where the bundle has some or witnesses are named or demanded; with `deep`
-`envelope_rules` judges every envelope by itself; `evidence` judges the evidence in them by the roots of the trust file.
-Here are the archive and its manifest; headers are read in `bundleheaders`, envelopes and their paths in `bundlepaths`,
-anchors in `bundleanchors`.
+Three more if needed: `anchors` if the bundle has some or witnesses are named or required; with `deep`
+`envelope_rules` checks every envelope alone; `evidence` checks their evidence against the roots of the trust file.
+This module reads the archive and its manifest; `headers` reads headers, `paths` envelopes and their paths,
+`anchors` anchors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ropewalk.ledger.rules.policy import Policy
 CUT_SHORT: Final[tuple[Status, str]] = ("not_checked", "the bundle could not be read to its end")
 NO_TRUST: Final[tuple[Status, str, Need]] = (
     "not_checked",
-    "holds under its own key; no trust file says whose that is",
+    "valid under its own key; no trust file names that key",
     "trust",
 )
 Outcome = tuple[Status, str] | tuple[Status, str, Need]
@@ -57,10 +57,11 @@ class BundleVerifier:
         anybody: bool = False,
         packed: int | None = None,
     ) -> None:
-        """`policy` is the text behind the hash that the trust file pins; with it, envelopes are judged by it too.
+        """Start a verification.
 
+        `policy` is the text of the policy that the trust file pins; with it, envelopes are checked against it too.
         `threshold` is how many witnesses must have signed anchors. With `anybody` any key may have signed: signatures
-        must hold, and the report says that no trust file names their keys. `packed` is the size of the file, which
+        must be valid, and the report says that no trust file names their keys. `packed` is the size of the file, which
         bounds its manifest.
         """
         self._trust, self._deep, self._policy, self._threshold = trust, deep, policy, threshold
@@ -85,18 +86,18 @@ class BundleVerifier:
 
     @property
     def exhibits(self) -> list[Exhibit]:
-        """A few envelopes with their paths, for a page."""
+        """A few envelopes with their paths, for a report page."""
         return self._paths.exhibits if self._paths is not None else []
 
     @property
     def envelopes(self) -> int:
-        """How many envelopes were read."""
+        """The number of envelopes read."""
         return self._paths.envelopes if self._paths is not None else 0
 
     # --- the stream -------------------------------------------------------------------------------------------------
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the archive."""
+        """Process the next bytes of the archive."""
         if self._cut:
             return
         try:
@@ -113,11 +114,11 @@ class BundleVerifier:
             self.cut(error.detail)
 
     def cut(self, reason: str) -> None:
-        """The stream cannot be read any further; what came before it is still judged."""
+        """Record that the stream cannot be read further; what came before is still checked."""
         self._cut = reason
 
     def report(self) -> Report:
-        """Every step by itself: a failed one does not hide the others."""
+        """Return every step: a failed one does not hide the others."""
         if not self._cut:
             if self._manifest_raw is None:
                 raise no_bundle("it holds no manifest")
@@ -141,13 +142,13 @@ class BundleVerifier:
             step = self._anchors_step()
             steps.append(require_witnesses(step, self.anchors, self._trust, self._threshold))
         elif self._trust.witnesses or (self.manifest is not None and self.manifest.anchors):
-            # Naming witnesses requires one of them, unless a threshold of zero says otherwise.
+            # Naming witnesses requires one of them, unless the threshold is zero.
             required = bool(self._trust.witnesses) and self._threshold is None
             steps.append(replace(self._anchors_step(), need="required" if required else "optional"))
         if self._deep:
             steps.append(self._findings.step("envelope_rules", self._rules_step))
-        elif self._trust.revocations:  # they speak of authors too, and nobody looked at those
-            detail = "whether an author was revoked, as the trust file says of some, is judged with --deep"
+        elif self._trust.revocations:  # revocations also apply to authors, which were not checked
+            detail = "revoked authors are checked only with --deep"
             steps.append(Step("envelope_rules", "not_checked", detail))
         if self._evidence is not None:
             steps.append(self._evidence.step())
@@ -173,25 +174,25 @@ class BundleVerifier:
             self._findings.add("bundle_signature", problem, member=name)
         late = self._members > 2 and (self.manifest is None or name in (MANIFEST, SIGNATURE))
         if late or name in self._seen_names:
-            # Its contents are skipped: the first one counts, and without a manifest nothing does.
+            # Skip its contents: the first one is used, and without a manifest none.
             self._name = ""
         self._seen_names.add(name)
 
     def _misplaced(self, name: str, size: int) -> str:
-        """What is wrong with a member of that name and size at this place, if anything is."""
+        """Return what is wrong with a member of that name and size at this position, if anything."""
         if name in self._seen_names:
             return f"{name} is there twice"
         if self._members == 2 and name != SIGNATURE:
-            return f"{name} stands where {SIGNATURE} belongs"
+            return f"{name} must be {SIGNATURE}"
         if self._members <= 2 or self.manifest is None:
             return ""
         want = self._expected[self._members - 3] if self._members - 3 < len(self._expected) else None
         if name not in self._files:
             return f"{name} is not in the manifest"
         if name != want:
-            return f"{name} stands where {want or 'nothing'} belongs"
+            return f"{name} is out of order; expected {want or 'nothing'}"
         if size != self._files[name][1]:
-            return f"{name} has {size} bytes, the manifest says {self._files[name][1]}"
+            return f"{name} has {size} bytes, the manifest lists {self._files[name][1]}"
         return ""
 
     def _take(self, piece: bytes) -> None:
@@ -224,7 +225,7 @@ class BundleVerifier:
             (self._paths.read_block if kind == "blocks" else self._paths.read_proofs)(height, data)
 
     def _open_manifest(self, signature: bytes | None) -> None:
-        """Check the manifest's signature, then read it; once."""
+        """Check the manifest's signature, then parse it; once."""
         raw, fail = self._manifest_raw, self._findings.add
         if raw is None or self._opened:
             return
@@ -277,7 +278,7 @@ class BundleVerifier:
     # --- the steps --------------------------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """What only shows once everything was read."""
+        """Check what only shows at the end of the stream."""
         fail = self._findings.add
         if self._cut:
             where = f" in {self._name}" if self._name else ""
@@ -343,7 +344,7 @@ class BundleVerifier:
         if manifest.anchors and len(headers.leaves) != len(manifest.heights):
             return Step("anchors", "not_checked", "the headers they should lead from could not all be read")
         sealers = tuple(validity.key for validity in headers.key_history.validities if validity.named)
-        trust = replace(self._trust, block_signers=sealers)  # heads may be signed by a key that followed
+        trust = replace(self._trust, block_signers=sealers)  # heads may be signed by a successor key
         self.anchors = tuple(
             judge_anchor(anchor, manifest.channel, manifest.start_height, headers.leaves, trust)
             for anchor in manifest.anchors

@@ -1,4 +1,4 @@
-"""Bundles as files: export a range of a channel, look into one, verify one without network or ledger."""
+"""Bundle files: export a range of a channel, inspect a bundle, verify one without network or ledger."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Watch = Callable[[Iterable[Block]], Iterable[Block]]
 
 @dataclass(frozen=True, slots=True)
 class ExportedBundle:
-    """A bundle file: its range, its size, and whether it was there before and is kept."""
+    """A bundle file: its range, its size, and whether an existing file was kept."""
 
     path: Path
     start: int
@@ -49,7 +49,7 @@ class ExportedBundle:
     kept: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As `bundle export` prints it."""
+        """Return the JSON form that `bundle export` prints."""
         return {
             "path": str(self.path),
             "start_height": self.start,
@@ -61,7 +61,7 @@ class ExportedBundle:
 
 @dataclass(frozen=True, slots=True)
 class BundleVerdict:
-    """The report of a verification, with what a page about it needs."""
+    """The report of a verification, with the data for a report page."""
 
     report: Report
     manifest: BundleManifest | None
@@ -70,7 +70,7 @@ class BundleVerdict:
 
 
 def chunk_ranges(start: int, end: int, size: int | None) -> Iterator[tuple[int, int]]:
-    """The range cut into runs of `size` blocks, from its start.
+    """Yield the range split into runs of `size` blocks, from its start.
 
     >>> list(chunk_ranges(0, 9, 4))
     [(0, 3), (4, 7), (8, 9)]
@@ -91,9 +91,9 @@ def export_bundle(
     anchors: AnchorCollector | None = None,
     watch: Watch | None = None,
 ) -> ExportedBundle:
-    """Write the blocks from `start` up to and with `end`. A complete bundle of them that is there already is kept.
+    """Write the blocks from `start` to `end`, inclusive. An existing complete bundle of them is kept.
 
-    With `anchors` the bundle carries those heads, and one that carries others is made again.
+    With `anchors` the bundle carries those heads; a bundle with other anchors is written again.
     """
     size = channel.head().height
     if not 0 <= start <= end < size:
@@ -102,8 +102,8 @@ def export_bundle(
         )
     if end - start >= BUNDLE_BLOCKS_MAX:
         raise RangeExceeded(
-            f"{end - start + 1} blocks for one bundle; at most {BUNDLE_BLOCKS_MAX}",
-            advice="Cut the range: `bundle export --chunk N` writes several files.",
+            f"a bundle must have at most {BUNDLE_BLOCKS_MAX} blocks, got {end - start + 1}",
+            advice="Split the range: `bundle export --chunk N` writes several files.",
         )
     carried = anchors.over(start, end) if anchors is not None else ()
     if path.exists() and _is_complete(channel, path, start, end, created_at, carried):
@@ -124,9 +124,9 @@ def export_blocks(
     created_at: str | None = None,
     anchors: Iterable[BundleAnchor] = (),
 ) -> int:
-    """Write these consecutive blocks as a bundle; returns the size of the file. Anchors must hold for these blocks.
+    """Write these consecutive blocks as a bundle; return the file size. Anchors must match these blocks.
 
-    `keys` is what the channel said about its keys, for verifiers who know only an earlier one.
+    `keys` are the channel's key statements, for verifiers that know only an earlier key.
     """
     gathering = BundleBuilder()
     kept_blocks, kept_proofs = Spool(path.parent), Spool(path.parent)
@@ -153,11 +153,11 @@ def verify_bundle(
     limits: UnpackLimits | None = None,
     anybody: bool = False,
 ) -> BundleVerdict:
-    """The steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle.
+    """Run the steps of S4 §12 over a file, as a stream. Raise `Invalid` if it is not a bundle.
 
-    With the text of a policy the blocks must have been made under it, and every envelope is judged by it. With a
-    threshold so many of the witnesses that are trusted must have signed its anchors. With `anybody` any key may have
-    signed, and the verdict is `untrusted` at best.
+    With a policy, the blocks must have been made under it, and every envelope is checked against it. With a threshold,
+    at least so many trusted witnesses must have signed its anchors. With `anybody` any key may have signed, and the
+    verdict is `untrusted` at best.
     """
     if policy is not None:
         if trust.policy_hash is not None and trust.policy_hash != policy.hash:
@@ -179,7 +179,7 @@ def verify_bundle(
 
 
 def inspect_bundle(path: Path, limits: UnpackLimits | None = None) -> tuple[BundleManifest, Signature]:
-    """What a bundle says about itself, unverified; only its beginning is read."""
+    """Return what a bundle says about itself, unverified; only its beginning is read."""
     reader = ManifestReader(packed_size(path))
     for piece in read_packed(path, limits):
         reader.feed(piece)
@@ -197,16 +197,16 @@ def _is_complete(
     created_at: str | None,
     anchors: tuple[BundleAnchor, ...],
 ) -> bool:
-    """Whether the file is a whole bundle of that range. A file that is something else is never written over."""
+    """Return whether the file is a complete bundle of that range. Never overwrite any other file."""
     if not is_packed(path):
-        raise Conflict(f"{path} exists and is no bundle", advice="Choose another name with -o.")
+        raise Conflict(f"{path} exists and is not a bundle", advice="Choose another name with -o.")
     try:
         verdict = verify_bundle(path, channel.trust())
     except RopewalkError:
         return False
     manifest = verdict.manifest
     if manifest is None or verdict.report.first_failure is not None:
-        return False  # cut off or damaged: made again
+        return False  # incomplete or damaged: write it again
     if (manifest.channel, manifest.start_height, manifest.end_height) != (
         channel.settings.channel,
         start,
@@ -217,6 +217,6 @@ def _is_complete(
             advice="Choose another name with -o.",
         )
     same_time = created_at is None or created_at == manifest.created_at
-    if anchors and anchors != manifest.anchors:  # who asks for none loses none
+    if anchors and anchors != manifest.anchors:  # without anchors given, keep the existing ones
         return False
     return same_time and manifest.block_hashes[-1] == channel.index.block_hash(end).hex()

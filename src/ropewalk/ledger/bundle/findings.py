@@ -1,4 +1,4 @@
-"""What a bundle's verifier has found so far: for each step the first failure, and how many there were."""
+"""Findings of a bundle verification: for each step the first failure, and the number of failures."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Findings:
         self._found = {name: _Finding() for name in (*STEPS, "envelope_rules")}
 
     def add(self, step: str, detail: str, **fields: Any) -> None:
-        """Something is wrong."""
+        """Record a failure."""
         finding = self._found[step]
         if not finding.count:
             finding.detail, finding.fields = detail, {k: v for k, v in fields.items() if v is not None}
         finding.count += 1
 
     def detail(self, step: str) -> str:
-        """The first failure of a step, empty if there is none."""
+        """Return the first failure of a step, empty if there is none."""
         return self._found[step].detail
 
     def step(self, name: str, otherwise: Callable[[], tuple[Status, str] | tuple[Status, str, Need]]) -> Step:
-        """The step as reports have it; `otherwise` says what it came to where nothing failed."""
+        """Return the step for the report; `otherwise` gives the result if nothing failed."""
         finding = self._found[name]
         if finding.count:
             more = f" (and {finding.count - 1} more)" if finding.count > 1 else ""

@@ -1,14 +1,14 @@
-"""Bundles (S4 §12): a range of blocks with everything a stranger needs to check it, in one file.
+"""Bundles (S4 §12): a range of blocks with everything needed to verify it offline, in one file.
 
     bundle.manifest.json     what is inside, with the digest and size of every other file
     bundle.manifest.sig      the signature over the manifest
-    headers.jsonl            one block record a line
-    blocks/<height>.jsonl    one envelope a line, its exact bytes
+    headers.jsonl            one block record per line
+    blocks/<height>.jsonl    one envelope per line, its exact bytes
     proofs/<height>.jsonl    for each envelope its id, its index and the path to the block's root
 
 The manifest comes first and names all digests, so blocks are gathered before anything can be written: `BundleBuilder`
-takes blocks one by one and hands back the bytes of two members, which the caller keeps aside; it remembers only
-digests and headers. The manifest also holds the anchors, if there are any. `bundlecheck` reads what is made here.
+takes blocks one by one and returns the bytes of two members, which the caller stores; it keeps only
+digests and headers. The manifest also holds the anchors, if there are any. `check` verifies the result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADERS: Final = "headers.jsonl"
 
 
 def block_name(height: int) -> str:
-    """The member that holds a block's envelopes.
+    """Return the name of the member with a block's envelopes.
 
     >>> block_name(7)
     'blocks/0000000007.jsonl'
@@ -46,7 +46,7 @@ def block_name(height: int) -> str:
 
 
 def proof_name(height: int) -> str:
-    """The member that holds a block's paths.
+    """Return the name of the member with a block's paths.
 
     >>> proof_name(7)
     'proofs/0000000007.jsonl'
@@ -55,7 +55,7 @@ def proof_name(height: int) -> str:
 
 
 def member_names(heights: Sequence[int]) -> Iterator[str]:
-    """The members after manifest and signature, in their order.
+    """Yield the members after manifest and signature, in order.
 
     >>> list(member_names([4]))
     ['headers.jsonl', 'blocks/0000000004.jsonl', 'proofs/0000000004.jsonl']
@@ -66,7 +66,7 @@ def member_names(heights: Sequence[int]) -> Iterator[str]:
 
 
 def frame_member(name: str, raw: bytes) -> bytes:
-    """A member as it stands in the archive.
+    """Return a member as stored in the archive.
 
     >>> len(frame_member("headers.jsonl", b"x"))
     1024
@@ -75,7 +75,7 @@ def frame_member(name: str, raw: bytes) -> bytes:
 
 
 def proof_lines(ids: Sequence[bytes]) -> bytes:
-    """The proofs file of a block with these envelope ids.
+    """Return the proofs file of a block with these envelope ids.
 
     >>> proof_lines([bytes(32)])[-24:]
     b'0","index":0,"path":[]}\\n'
@@ -84,10 +84,10 @@ def proof_lines(ids: Sequence[bytes]) -> bytes:
 
 
 def prove_block(ids: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """The root over these envelope ids, and the proofs file.
+    """Return the root over these envelope ids, and the proofs file.
 
-    Texts are built from the root down: the path of a node is its sibling before its parent's path, so all leaves below
-    a node share what stands above it.
+    Texts are built from the root down: the path of a node is its sibling followed by its parent's path, so all leaves
+    below a node share the upper part.
 
     >>> prove_block([bytes(32)])[0] == bytes(32)
     True
@@ -106,7 +106,7 @@ def prove_block(ids: Sequence[bytes]) -> tuple[bytes, bytes]:
         for left, right, tail in zip(names[::2], names[1::2], tails, strict=False):
             fresh.append(right + tail)
             fresh.append(left + tail)
-        if len(names) & 1:  # the odd one rises: its path is its parent's
+        if len(names) & 1:  # the odd node moves up: its path is its parent's
             fresh.append(paths[-1])
         paths = fresh
     text = levels[0].hex()
@@ -120,10 +120,10 @@ def prove_block(ids: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def find_refs(ids: Sequence[bytes], envelopes: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """The detached payloads among canonical envelopes, as the manifest lists them."""
+    """Return the detached payloads of canonical envelopes, as the manifest lists them."""
     for name, raw in zip(ids, envelopes, strict=True):
         if b'"payload_ref":{' not in raw:
-            continue  # most have none, and the name cannot be spelt otherwise in canonical bytes
+            continue  # most have none, and canonical bytes have one encoding of the name
         value = jcs.parse(raw)
         if isinstance(value, dict) and value.get("payload_ref") and value.get("payload") is None:
             ref, hash_ = value["payload_ref"], value.get("payload_hash")
@@ -131,7 +131,7 @@ def find_refs(ids: Sequence[bytes], envelopes: Sequence[bytes]) -> Iterator[dict
 
 
 class BundleBuilder:
-    """Blocks of one range on their way into a bundle.
+    """Collects the blocks of one range for a bundle.
 
     >>> from ropewalk.ledger.block.block import GENESIS, seal
     >>> key = SigningKey.generate("ed25519", bytes(32))
@@ -155,21 +155,21 @@ class BundleBuilder:
         self._last: Header | None = None
 
     def add(self, block: Block) -> tuple[bytes, bytes]:
-        """The two members of the next block; the caller keeps them until the manifest is made."""
+        """Return the two members of the next block; the caller stores them until the manifest is made."""
         header, last = block.header, self._last
         if last is not None and (header.height, header.prev_block_hash) != (last.height + 1, last.hash):
-            raise BrokenLink(f"block {header.height} does not stand on block {last.height}")
+            raise BrokenLink(f"block {header.height} does not follow block {last.height}")
         if len(self._hashes) == BUNDLE_BLOCKS_MAX:
             raise RangeExceeded(
-                f"more than {BUNDLE_BLOCKS_MAX} blocks for one bundle",
-                advice="Cut the range: `bundle export --chunk N` writes several files.",
+                f"a bundle must have at most {BUNDLE_BLOCKS_MAX} blocks",
+                advice="Split the range: `bundle export --chunk N` writes several files.",
             )
         ids = [envelope_id(raw) for raw in block.envelopes]
         lines = b"\n".join(block.envelopes) + b"\n"
         root, proofs = prove_block(ids)
         if root != header.merkle_root:
             raise DigestMismatch(
-                f"block {header.height}: its envelopes are not those its header names",
+                f"block {header.height}: its envelopes do not match its header",
                 expected=header.merkle_root.hex(),
                 got=root.hex(),
                 where="merkle_root",
@@ -187,7 +187,7 @@ class BundleBuilder:
 
     @property
     def headers(self) -> bytes:
-        """The member with the block records."""
+        """Return the member with the block records."""
         return b"".join(self._headers)
 
     def finish(
@@ -197,13 +197,13 @@ class BundleBuilder:
         anchors: Iterable[BundleAnchor] = (),
         keys: Iterable[KeyProof] = (),
     ) -> BundleManifest:
-        """The manifest. Its time is the last block's unless given, so that the same range gives the same bytes.
+        """Return the manifest. Its time is the last block's unless given, so the same range gives the same bytes.
 
-        `keys` is what the channel said about its keys outside of the range; what it says inside is found here.
+        `keys` are key statements outside of the range; those inside are found here.
         """
         last = self._last
         if last is None:
-            raise RangeExceeded("a bundle holds at least one block")
+            raise RangeExceeded("a bundle must have at least one block")
         picked = pick_anchors(anchors)
         for anchor in picked:
             check_anchor(anchor, last.channel, last.height + 1 - len(self._leaves), self._leaves)
@@ -231,7 +231,7 @@ class BundleBuilder:
         )
 
     def front(self, manifest: BundleManifest, key: SigningKey) -> bytes:
-        """The archive up to the blocks: manifest, signature, headers. Blocks, proofs and `END` follow."""
+        """Return the archive up to the blocks: manifest, signature, headers. Blocks, proofs and `END` follow."""
         raw = manifest.to_bytes()
         signature = Signature(key.alg, key.sign(Tag.BUNDLE + raw))
         return b"".join(
@@ -243,7 +243,7 @@ class BundleBuilder:
         )
 
     def archive_size(self, front: bytes) -> int:
-        """How many bytes the whole archive has."""
+        """Return the size of the whole archive in bytes."""
         files = [*self._blocks, *self._proofs]
         return len(front) + sum(512 + file.size + -file.size % 512 for file in files) + len(END)
 

@@ -1,4 +1,4 @@
-"""Signed heads of a channel on their way into bundles: held against it once, then proved for any range of blocks."""
+"""Collect signed heads of a channel for bundles: check each against the channel once, then prove any range."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ropewalk.ledger.transparency.publish import header_tree
 
 
 class AnchorCollector:
-    """Give it notes, then ask for the anchors of a range.
+    """Add notes, then ask for the anchors of a range.
 
-    A note must be a head of this channel, at a size that the channel has reached, with the root that the channel had
-    then, and where the channel's own key is said to have signed it, it must have. Who else signed is for the verifier.
+    A note must be a head of this channel, at a size the channel has reached, with the root it had then. If it names
+    the channel's own key, that signature must be valid. The verifier checks other signatures.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -23,13 +23,13 @@ class AnchorCollector:
         self._notes: list[bytes] = []
 
     def add(self, note: bytes) -> None:
-        """Take a note. `Invalid` if it is no head of this channel, `Unverified` if it is, but not of this history."""
+        """Add a note. Raise `Invalid` if it is not a head of this channel, `Unverified` if it is of another history."""
         name = self._channel.settings.channel
         head = head_of(note, name)
         if not 0 < head.size <= self._tree.size:
             raise RangeExceeded(
-                f"a head of {head.size} blocks of a channel that has {self._tree.size}",
-                advice="Export from a copy that has all blocks the head speaks of.",
+                f"signed head covers {head.size} blocks, but the channel has only {self._tree.size}",
+                advice="Export from a copy that has all blocks of the head.",
                 size=head.size,
             )
         signers = [
@@ -46,7 +46,7 @@ class AnchorCollector:
             raise DigestMismatch(
                 f"the head of {head.size} blocks has the root {head.root.hex()[:16]}…, channel {name} had "
                 f"{root.hex()[:16]}… then",
-                advice="The head is of another history. Keep it: whoever signed it must explain the two.",
+                advice="The head is of another history. Keep it as evidence: its signer signed two histories.",
                 expected=head.root.hex(),
                 got=root.hex(),
                 where="root",
@@ -54,13 +54,13 @@ class AnchorCollector:
         self._notes.append(note)
 
     def over(self, start: int, end: int) -> tuple[BundleAnchor, ...]:
-        """The anchors of the blocks from `start` up to and with `end`, in the order bundles have."""
+        """Return the anchors of the blocks from `start` to `end`, inclusive, in bundle order."""
         made = []
         for note in self._notes:
             size = claimed_head(note)[0].size
             if size <= end:
                 raise RangeExceeded(
-                    f"a head of {size} blocks says nothing of block {end}",
+                    f"a head of {size} blocks does not cover block {end}",
                     advice=f"Give a head of at least {end + 1} blocks, or export no further than block {size - 1}.",
                     size=size,
                     end=end,

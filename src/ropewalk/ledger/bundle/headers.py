@@ -1,4 +1,4 @@
-"""The headers of a bundle, line by line: seals, links, the range root, and the policy they were made under."""
+"""The headers of a bundle, line by line: signatures, links, the range root, and the policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ropewalk.ledger.proof.trust import Trust
 
 
 class HeaderCheck:
-    """Takes `headers.jsonl` in any pieces; `heads` has what the envelopes of a block must lead to."""
+    """Takes `headers.jsonl` in chunks; `heads` has the roots that the envelopes must match."""
 
     def __init__(
         self, manifest: BundleManifest, trust: Trust, findings: Findings, key_history: KeyHistory
@@ -30,7 +30,7 @@ class HeaderCheck:
         self._range = merkle.Frontier(merkle.RANGE)
         self.heads: dict[int, tuple[bytes, int]] = {}
         self.times: dict[int, int] = {}
-        self.leaves: list[bytes] = []  # of the tree that anchors speak of, where there are any
+        self.leaves: list[bytes] = []  # of the tree of the anchors, if there are any
         self.count = 0
         self.ended = False
 
@@ -40,7 +40,7 @@ class HeaderCheck:
         return self._below.header if self._below is not None else None
 
     def take(self, data: bytearray) -> None:
-        """Read the whole lines at the front of the buffer and take them out of it."""
+        """Parse the complete lines at the front of the buffer and remove them."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             self._read(bytes(data[start:end]))
@@ -50,19 +50,19 @@ class HeaderCheck:
             raise TooLarge(f"{HEADERS}: a line of more than {HEADER_LINE_MAX} bytes", limit=HEADER_LINE_MAX)
 
     def end(self, rest: bytes) -> None:
-        """The member is over."""
+        """End the member."""
         if rest:
             self._findings.add("block_signatures", f"{HEADERS}: the last line has no end")
         self.ended = True
 
     def close(self) -> None:
-        """What only shows once all headers were read."""
+        """Check what only shows once all headers were read."""
         manifest, fail = self._manifest, self._findings.add
         wanted = len(manifest.heights)
         if not self.ended or self.count < wanted:
             fail("block_signatures", f"{self.count} headers for {wanted} blocks")
         elif self._range.root().hex() != manifest.range_root:
-            fail("block_signatures", "the headers do not lie under range_root")
+            fail("block_signatures", "the headers do not match range_root")
         if self.key_history.stranger is not None and not self.key_history.leads:
             height, key = self.key_history.stranger
             fail("block_signatures", f"block {height}: signer {key.did()} is not trusted", height=height)
@@ -71,12 +71,12 @@ class HeaderCheck:
         last = self.last
         policy = last.policy_hash.hex() if last is not None and last.policy_hash is not None else None
         if last is not None and policy != manifest.policy_hash:
-            fail("policy_hash", "the manifest names another policy than its last block")
+            fail("policy_hash", "policy_hash of the manifest must be that of its last block")
 
     def check_statement(self, height: int, raw: bytes) -> None:
-        """Raise if a lone envelope of the range speaks about keys, and the manifest does not say so."""
+        """Raise if a single envelope of the range is a key statement that the manifest does not list."""
         if maybe_key_statement(raw) and height not in self._said:
-            raise Invalid("it speaks about keys, and the manifest does not list it")
+            raise Invalid("it is a key statement that the manifest does not list")
 
     def _read(self, raw: bytes) -> None:
         manifest = self._manifest
@@ -101,7 +101,9 @@ class HeaderCheck:
         if header.hash.hex() != listed:
             self._fail(f"block {height}: its hash is not the one the manifest lists", height)
         if header.channel != manifest.channel:
-            self._fail(f'block {height}: of channel "{header.channel}", not "{manifest.channel}"', height)
+            self._fail(
+                f'block {height}: channel must be "{manifest.channel}", got "{header.channel}"', height
+            )
         try:
             self._check_place(header, place, height)
             self.key_history.check(record)
@@ -112,13 +114,15 @@ class HeaderCheck:
             self._fail(error.detail, height)
         self._below = record
         if self._trust.policy_hash is not None and header.policy_hash != self._trust.policy_hash:
-            self._findings.add("policy_hash", f"block {height}: made under another policy", height=height)
+            self._findings.add(
+                "policy_hash", f"block {height}: policy_hash must be the expected one", height=height
+            )
 
     def _check_place(self, header: Header, place: int, height: int) -> None:
         if place and self._below is not None:
             check_link(self._below.header, header)
         elif header.height != height or (place == 0 and (height == 0) != (header.prev_block_hash == GENESIS)):
-            raise Invalid(f"block {header.height} stands where block {height} belongs")
+            raise Invalid(f"expected block {height}, got block {header.height}")
 
     def _fail(self, detail: str, height: int) -> None:
         self._findings.add("block_signatures", detail, height=height)

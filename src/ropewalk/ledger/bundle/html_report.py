@@ -1,6 +1,6 @@
-"""A page about a verified bundle that a person can read: one file, no scripts, nothing fetched.
+"""An HTML page about a verified bundle: one file, no scripts, nothing fetched.
 
-Values in, HTML out. Whatever stands in a bundle may be hostile, so every text passes through `_safe`.
+The content of a bundle may be hostile, so every text passes through `_safe`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _WORDS = {"passed": "passed", "failed": "failed", "not_checked": "not checked"}
 _SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 _MEANINGS = {
     "bundle_signature": "The list of contents is signed by a trusted key, and every file is the one that was listed.",
-    "envelope_hashes": "Every event has the fingerprint that the proofs speak of.",
+    "envelope_hashes": "Every event has the fingerprint named in the proofs.",
     "merkle_paths": "Every fingerprint leads, step by step, to the root in its block's header.",
-    "block_signatures": "Every block is sealed by a trusted key and stands on the block before it.",
+    "block_signatures": "Every block is sealed by a trusted key and follows the block before it.",
     "policy_hash": "The blocks were made under the policy that was expected.",
-    "anchors": "The blocks lie under a signed head of the channel: whoever signed it had them before.",
+    "anchors": "The blocks lie under a signed head of the channel: its signer had them before.",
     "envelope_rules": "Every event by itself: signature, version, evidence, confidentiality.",
     "evidence": "Evidence of where and how something was made ends in a trusted root, as of the time of its block.",
 }
 _KINDS = {
     "channel": "the channel's own key",
     "witness": "a trusted witness",
-    "unknown": "unknown: counts for nothing",
+    "unknown": "unknown: ignored",
 }
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--soft:#57606a;--line:#d0d7de;--good:#1a7f37;--bad:#cf222e;
@@ -57,7 +57,7 @@ _BOX, _GAP, _STEP = 170, 24, 62
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """One step of a path: what stands beside us, on which side, and what the two make."""
+    """One step of a path: the sibling, its side, and the parent hash."""
 
     sibling: bytes
     on_left: bool
@@ -65,7 +65,7 @@ class PathStep:
 
 
 def path_steps(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> list[PathStep]:
-    """The steps from a leaf upwards, as the verifier takes them.
+    """Return the steps from a leaf upwards, as the verifier takes them.
 
     >>> [rise.on_left for rise in path_steps(bytes(32), 2, 3, [bytes(32)])]
     [True]
@@ -83,7 +83,7 @@ def path_steps(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> lis
 
 
 def draw_path(exhibit: Exhibit) -> str:
-    """The way from one envelope to its block's root, as SVG, root on top.
+    """Draw the path from one envelope to its block's root as SVG, root on top.
 
     >>> one = Exhibit(0, 0, 1, "00" * 32, "Alert", "x", (), "00" * 32, True)
     >>> draw_path(one)[:4]
@@ -120,9 +120,9 @@ def draw_path(exhibit: Exhibit) -> str:
         text = f"{name} {node.hex()[:10]}…" if name else f"{node.hex()[:14]}…"
         box(middle, level_y(level), text, top if level in (0, levels) else "between")
     said = (
-        f"the header says {exhibit.root[:14]}…"
+        f"the header has {exhibit.root[:14]}…"
         if exhibit.holds
-        else f"but the header says {exhibit.root[:14]}…"
+        else f"but the header has {exhibit.root[:14]}…"
     )
     parts.append(f'<text x="{middle}" y="{height - 6}" text-anchor="middle">{_safe(said)}</text>')
     label = f"Path of envelope {exhibit.index} of block {exhibit.height}: {levels} steps to the root"
@@ -141,7 +141,7 @@ def render_report(
     source: str,
     anchors: Sequence[AnchorFinding] = (),
 ) -> str:
-    """The whole page. `source` is the name of the file that was verified.
+    """Return the whole page. `source` is the name of the verified file.
 
     >>> page = render_report(Report.of([]), None, (), Trust((), ()), source="<x>")
     >>> "<x>" in page, "&lt;x&gt;" in page, "<script" in page
@@ -186,7 +186,7 @@ def render_report(
 
 
 def _safe(text: str) -> str:
-    """A text for the page: no markup, and no character that would turn round or hide what stands beside it."""
+    """Return text for the page: no markup, and no character that could reorder or hide its surroundings."""
     return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))
 
 
@@ -224,7 +224,7 @@ def _contents(manifest: BundleManifest, report: Report) -> str:
     cells = "".join(
         f"<tr><th>{_safe(name)}</th><td><code>{_safe(text)}</code></td></tr>" for name, text in rows
     )
-    return f"<h2>What the bundle says it is</h2><table><tbody>{cells}</tbody></table>"
+    return f"<h2>Contents claimed by the manifest</h2><table><tbody>{cells}</tbody></table>"
 
 
 def _anchors(anchors: Sequence[AnchorFinding]) -> str:
@@ -238,7 +238,7 @@ def _anchors(anchors: Sequence[AnchorFinding]) -> str:
     )
     return (
         "<h2>Anchors</h2><p>Heads of the channel that were signed outside this bundle. One that was signed by the "
-        "channel alone shows what its operator said; one that was signed by a witness shows that somebody else had "
+        "channel alone repeats its operator's claim; one that was signed by a witness shows that another party had "
         "seen it.</p><table><thead><tr><th>Head</th><th>Signed by</th><th>Verdict</th><th>What was found</th></tr>"
         f"</thead><tbody>{rows}</tbody></table>"
     )

@@ -1,4 +1,4 @@
-"""The manifest of a bundle: what is inside, with the digest and size of every file. It is what the signature covers."""
+"""The manifest of a bundle: its contents, with the digest and size of every file. The signature covers it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ropewalk.ledger.bundle.anchors import ANCHORS_MAX, BundleAnchor, parse_anch
 from ropewalk.ledger.bundle.manifest_fields import File, ManifestForm
 from ropewalk.ledger.keys.history import KeyProof, parse_key_proofs
 
-BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; cut the range instead
+BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; split the range instead
 
 _FORM: Final = ManifestForm("manifest", "Export the bundle again.")
 _NAMES: Final = frozenset(
@@ -35,7 +35,7 @@ _NAMES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BundleManifest:
-    """What a bundle says about itself."""
+    """The contents of a bundle as its manifest lists them."""
 
     channel: str
     start_height: int
@@ -49,20 +49,20 @@ class BundleManifest:
     files: tuple[File, ...]
     merkle_proofs: tuple[str, ...]
     anchors: tuple[BundleAnchor, ...] = ()
-    keys: tuple[KeyProof, ...] = ()  # what the channel said about its keys, in the range and outside of it
+    keys: tuple[KeyProof, ...] = ()  # key statements of the channel, inside and outside the range
 
     @property
     def heights(self) -> range:
-        """The heights it holds."""
+        """The heights in the bundle."""
         return range(self.start_height, self.end_height + 1)
 
     @property
     def size(self) -> int:
-        """How many bytes its files have together."""
+        """The total size of its files in bytes."""
         return sum(file.size for file in self.files)
 
     def to_bytes(self) -> bytes:
-        """The canonical bytes, which are signed."""
+        """Return the canonical bytes, which are signed."""
         value: dict[str, Any] = {
             "version": 1,
             "channel": self.channel,
@@ -85,7 +85,7 @@ class BundleManifest:
 
 
 def parse_manifest(raw: bytes) -> BundleManifest:
-    """A manifest from its canonical bytes; form only.
+    """Parse a manifest from its canonical bytes; only the form is checked.
 
     >>> parse_manifest(b"{}")
     Traceback (most recent call last):
@@ -95,23 +95,23 @@ def parse_manifest(raw: bytes) -> BundleManifest:
     if not isinstance(value, dict) or value.keys() - {"anchors", "keys"} != _NAMES:
         raise _FORM.wrong("expected exactly the members of a bundle manifest")
     if value["version"] != 1 or value["version"] is True:
-        raise _FORM.wrong(f"version {value['version']!r:.20} is not known; 1 is")
+        raise _FORM.wrong(f"version {value['version']!r:.20} is unknown; expected 1")
     start, end = _FORM.natural(value, "start_height"), _FORM.natural(value, "end_height")
     if not start <= end < start + BUNDLE_BLOCKS_MAX:
-        raise _FORM.wrong(f"heights {start} to {end} are no range of at most {BUNDLE_BLOCKS_MAX} blocks")
+        raise _FORM.wrong(f"heights {start} to {end} must be a range of at most {BUNDLE_BLOCKS_MAX} blocks")
     if not isinstance(value["channel"], str) or not isinstance(value["created_at"], str):
-        raise _FORM.wrong("channel and created_at are texts")
+        raise _FORM.wrong("channel and created_at must be strings")
     if value["policy_hash"] is not None:
         _FORM.digest(value["policy_hash"], "policy_hash")
     anchors = _FORM.items(value, "anchors") if "anchors" in value else None
     if anchors is not None and not 1 <= len(anchors) <= ANCHORS_MAX:
-        raise _FORM.wrong(f"{len(anchors)} anchors; there are 1 to {ANCHORS_MAX}, or the member is left out")
+        raise _FORM.wrong(f"anchors must have 1 to {ANCHORS_MAX} items or be absent, got {len(anchors)}")
     refs = _FORM.items(value, "payload_refs")
     if not all(
         isinstance(each, dict) and each.keys() == {"envelope_id", "payload_ref", "payload_hash"}
         for each in refs
     ):
-        raise _FORM.wrong("payload_refs have envelope_id, payload_ref and payload_hash")
+        raise _FORM.wrong("payload_refs must have envelope_id, payload_ref and payload_hash")
     return BundleManifest(
         value["channel"],
         start,

@@ -1,4 +1,4 @@
-"""What may stand in a bundle: limits of its members, one line of a proofs file, and reading only the manifest."""
+"""Members of a bundle: their limits, one line of a proofs file, and reading only the manifest."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ropewalk.ledger.bundle.tar import Member, TarReader
 
 MANIFEST_BYTES_MAX: Final = (
     64 << 20
-)  # of a signer that the verifier names: a hundred thousand blocks take 36 MiB
-MANIFEST_UNKNOWN_BYTES_MAX: Final = 16 << 20  # of any other signer whose signature holds
-MANIFEST_UNSIGNED_BYTES_MAX: Final = (
-    1 << 20
-)  # without a signature that holds: read only to say what else is wrong
-MANIFEST_RATIO_MAX: Final = 32  # manifests are mostly digests: they pack to a quarter, never to a thirtieth
+)  # for a signer that the verifier names: a hundred thousand blocks take 36 MiB
+MANIFEST_UNKNOWN_BYTES_MAX: Final = 16 << 20  # for any other signer with a valid signature
+MANIFEST_UNSIGNED_BYTES_MAX: Final = 1 << 20  # without a valid signature: read only to report further faults
+MANIFEST_RATIO_MAX: Final = (
+    32  # manifests are mostly digests: they compress to a quarter, never to a thirtieth
+)
 MANIFEST_ITEM_BYTES_MIN: Final = 16  # on average; a digest in hex alone has 64
 MANIFEST_ITEMS_FREE: Final = 16_384
 SIGNATURE_BYTES_MAX: Final = 1 << 10
 BLOCK_MEMBER_MAX: Final = BLOCK_BYTES_MAX + BLOCK_ENVELOPES_MAX
-PROOF_MEMBER_MAX: Final = BLOCK_ENVELOPES_MAX * 1200  # thirteen hashes and an id a line
+PROOF_MEMBER_MAX: Final = BLOCK_ENVELOPES_MAX * 1200  # thirteen hashes and an id per line
 PROOF_LINE_MAX: Final = 8 << 10  # 64 hashes and an id
 HEADER_LINE_MAX: Final = HEADER_BYTES_MAX + (1 << 10)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedManifest:
-    """A manifest, and why its signature does not hold; both None where the bytes were not parsed."""
+    """A manifest, and why its signature is invalid; both None if the bytes were not parsed."""
 
     manifest: BundleManifest | None
     refused: str = ""
@@ -47,9 +47,9 @@ def open_manifest(
 ) -> OpenedManifest:
     """Check the signature of a manifest, then its size, and parse it only then.
 
-    `named` are the keys that may sign bundles. A manifest of another key may still be needed, for the keys that lead to
-    it are listed in it; it is parsed within a smaller limit, and one that nobody signed within the smallest. With
-    `anybody` the size that a named signer may have holds for every signer.
+    `named` are the keys that may sign bundles. A manifest of another key may still be needed, because it lists the
+    keys that lead to it; it is parsed within a smaller limit, and an unsigned one within the smallest. With `anybody`
+    the limit of a named signer applies to every signer.
     """
     signer = claimed_signer(raw)
     refused, limit = "", MANIFEST_BYTES_MAX if signer in named or anybody else MANIFEST_UNKNOWN_BYTES_MAX
@@ -73,10 +73,13 @@ def open_manifest(
 
 
 class ManifestReader:
-    """Reads manifest and signature of an archive that is fed to it, and nothing beyond."""
+    """Reads manifest and signature of an archive, and nothing beyond."""
 
     def __init__(self, packed: int | None = None) -> None:
-        """`packed` is the size of the file as it lies on disk, which bounds the manifest."""
+        """Start reading.
+
+        `packed` is the size of the file on disk, which bounds the manifest.
+        """
         self._tar = TarReader()
         self._packed = packed
         self._name = ""
@@ -84,7 +87,7 @@ class ManifestReader:
         self.done = False
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the archive; `done` says when there is enough."""
+        """Process the next bytes of the archive; `done` is set when there is enough."""
         for event in self._tar.feed(chunk):
             if isinstance(event, Member):
                 self._name = event.name
@@ -99,9 +102,9 @@ class ManifestReader:
                 return
 
     def manifest(self) -> tuple[BundleManifest, Signature, int]:
-        """Return what the bundle says about itself, its signature, and the manifest's size. Whose key it is stays open.
+        """Return the manifest, its signature, and its size. The signer is not checked against any trust.
 
-        A manifest whose signature does not hold is shown only while it is small.
+        A manifest with an invalid signature is returned only if it is small.
         """
         if not self.done:
             raise no_bundle("it ends before its manifest does")
@@ -113,7 +116,7 @@ class ManifestReader:
 
 
 def manifest_limit(packed: int | None) -> int:
-    """Return how large the manifest of a file of that size can be.
+    """Return the maximum manifest size for a file of that size.
 
     >>> manifest_limit(6_000), manifest_limit(None)
     (1048576, 67108864)
@@ -124,7 +127,7 @@ def manifest_limit(packed: int | None) -> int:
 
 
 def check_member(name: str, size: int, packed: int | None = None) -> None:
-    """Raise if a member is larger than anything of its kind can be, in a file of `packed` bytes.
+    """Raise if a member is larger than its kind can be, in a file of `packed` bytes.
 
     >>> check_member("headers.jsonl", 1 << 40)
     """
@@ -133,17 +136,19 @@ def check_member(name: str, size: int, packed: int | None = None) -> None:
     whole = {MANIFEST: manifest_limit(packed), SIGNATURE: SIGNATURE_BYTES_MAX}
     limit = whole.get(name, PROOF_MEMBER_MAX if name.startswith("proofs/") else BLOCK_MEMBER_MAX)
     if size > limit:
-        raise TooLarge(f"member {name} of {size} bytes; at most {limit}", size=size, limit=limit, name=name)
+        raise TooLarge(
+            f"member {name} must have at most {limit} bytes, got {size}", size=size, limit=limit, name=name
+        )
 
 
 def parse_proof_line(raw: bytes) -> tuple[bytes, int, tuple[bytes, ...]]:
-    """Envelope id, index and path of one line; form only."""
+    """Parse envelope id, index and path of one line; only the form is checked."""
     value = jcs.parse_canonical(raw, bytes_max=PROOF_LINE_MAX)
     if not isinstance(value, dict) or value.keys() != {"envelope_id", "index", "path"}:
-        raise Invalid("a proof has envelope_id, index and path")
+        raise Invalid("a proof must have envelope_id, index and path")
     index, path = value["index"], value["path"]
     if type(index) is not int or not isinstance(path, list) or len(path) > 64:
-        raise Invalid("index is a number and path a short list of hashes")
+        raise Invalid("index must be a number and path a short list of hashes")
     hashes = [_hash(each) for each in (value["envelope_id"], *path)]
     return hashes[0], index, tuple(hashes[1:])
 
@@ -151,10 +156,10 @@ def parse_proof_line(raw: bytes) -> tuple[bytes, int, tuple[bytes, ...]]:
 def _hash(text: jcs.Json) -> bytes:
     raw = hash_from_hex(text)
     if raw is None:
-        raise Invalid("hashes are 64 lower-case hex digits")
+        raise Invalid("hashes must be 64 lowercase hex digits")
     return raw
 
 
 def no_bundle(why: str) -> Invalid:
-    """The refusal of something that is no bundle at all."""
-    return Invalid(f"this is no bundle: {why}", advice="Make one with `ropewalk bundle export`.")
+    """Return the error for something that is not a bundle."""
+    return Invalid(f"not a bundle: {why}", advice="Make one with `ropewalk bundle export`.")

@@ -1,7 +1,7 @@
-"""The envelopes of a bundle and their paths: what they hash to, and that it leads to the headers.
+"""The envelopes of a bundle and their paths: ids, and paths to the headers.
 
-Paths are checked by making the proofs file again from the envelopes: if the digests agree and the root is the header's,
-every path holds. Only where they differ is each path walked, to say which one is wrong.
+Paths are checked by building the proofs file again from the envelopes: if the digests agree and the root is the
+header's, every path is valid. Only if they differ is each path checked, to name the wrong one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
 
-LEAVES_KEPT_MAX: Final = 64 * BLOCK_ENVELOPES_MAX  # ids of blocks that are wrong, to say which envelope it is
+LEAVES_KEPT_MAX: Final = 64 * BLOCK_ENVELOPES_MAX  # ids of invalid blocks, to name the envelope
 EXHIBITS_MAX: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Exhibit:
-    """One envelope with its path, to be drawn in a report."""
+    """One envelope with its path, drawn in a report."""
 
     height: int
     index: int
@@ -49,7 +49,7 @@ class Exhibit:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is remembered of a block between its envelopes and its proofs."""
+    """What is kept of a block between its envelopes and its proofs."""
 
     count: int
     ids_digest: bytes
@@ -60,7 +60,7 @@ class _Seen:
 
 
 class PathCheck:
-    """Takes the envelopes of every block, then their proofs. `evidence` is None where it is not to be judged."""
+    """Takes the envelopes of every block, then their proofs. `evidence` is None if it is not checked."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class PathCheck:
         self._manifest, self._headers, self._findings = manifest, headers, findings
         self._deep, self._evidence = deep, evidence
         self._context = Context(sealed=True)
-        if manifest.policy_hash is not None:  # what it allowed stays unchecked where its text is not here
+        if manifest.policy_hash is not None:  # the policy is unchecked if its text is not available
             named = bytes.fromhex(manifest.policy_hash)
             text = policy if policy is not None and policy.hash == named else None
             self._context = Context(policy=text, policy_hash=named, sealed=True)
@@ -89,7 +89,7 @@ class PathCheck:
 
     @property
     def blocks(self) -> int:
-        """How many blocks had envelopes."""
+        """The number of blocks with envelopes."""
         return len(self._blocks)
 
     @property
@@ -98,7 +98,7 @@ class PathCheck:
         return any(seen.root_holds is None for seen in self._blocks.values())
 
     def read_block(self, height: int, data: bytes) -> None:
-        """The envelopes of one block, a line each."""
+        """Read the envelopes of one block, one per line."""
         lines = data.split(b"\n")
         if lines.pop():
             self._fail("envelope_hashes", "the last line has no end", height)
@@ -110,7 +110,7 @@ class PathCheck:
             try:
                 value = jcs.parse_canonical(raw, bytes_max=ENVELOPE_BYTES_MAX)
                 if not isinstance(value, dict):
-                    raise Invalid("an envelope is an object")
+                    raise Invalid("an envelope must be a JSON object")
             except RopewalkError as error:
                 self._fail("envelope_hashes", error.detail, height, index)
                 continue
@@ -129,11 +129,11 @@ class PathCheck:
         self._blocks[height] = self._match_root(height, ids, kinds)
 
     def read_proofs(self, height: int, data: bytes) -> None:
-        """The paths of one block, a line an envelope."""
+        """Read the paths of one block, one per line."""
         self._proved += 1
         seen, head = self._blocks.get(height), self._headers.heads.get(height)
         if seen is not None and blake3(data).digest() == seen.proofs_digest:
-            # The paths lead from these envelopes to their root; whether that is the header's was judged before.
+            # The paths lead from these envelopes to their root; it was compared with the header before.
             if len(self.exhibits) < EXHIBITS_MAX and head is not None:
                 self._show(height, data, head, seen)
             return
@@ -155,7 +155,7 @@ class PathCheck:
             self._match_names(height, seen, claimed, len(lines))
 
     def close(self, *, missing: bool, cut: bool) -> None:
-        """What only shows once everything was read."""
+        """Check what only shows at the end of the stream."""
         manifest = self._manifest
         if self._refs < len(manifest.payload_refs) and not missing:
             self._findings.add("bundle_signature", "the manifest lists detached payloads that are not there")
@@ -180,7 +180,7 @@ class PathCheck:
                 if key_history.revoked:
                     key_history.check_author(envelope, height, self._headers.times.get(height, 0))
                 if alone and is_key_statement(envelope):
-                    context = replace(context, policy=None)  # the line of keys has judged it
+                    context = replace(context, policy=None)  # the key history has checked it
                 verdict = judge(envelope, context)
                 self.unjudged += sum(finding.status == "not_checked" for finding in verdict.findings)
                 verdict.require()
@@ -194,12 +194,12 @@ class PathCheck:
         try:
             found = list(find_refs(ids, lines))
         except RopewalkError:
-            return  # said already: the line is no canonical envelope
+            return  # reported before: the line is not a canonical envelope
         listed = list(self._manifest.payload_refs[self._refs : self._refs + len(found)])
         self._refs += len(found)
         if listed != found:
             self._fail(
-                "bundle_signature", "payload_refs of the manifest are not its detached payloads", height
+                "bundle_signature", "payload_refs of the manifest do not match its detached payloads", height
             )
 
     def _match_root(self, height: int, ids: Sequence[bytes], kinds: tuple[str, str]) -> _Seen:
@@ -212,7 +212,7 @@ class PathCheck:
                 what = (
                     f"{len(ids)} envelopes, its header counts {head[1]}"
                     if head[1] != len(ids)
-                    else f"its envelopes have the root {root.hex()[:16]}…, its header says {head[0].hex()[:16]}…"
+                    else f"its envelopes have the root {root.hex()[:16]}…, its header has {head[0].hex()[:16]}…"
                 )
                 self._fail("merkle_paths", what, height)
         if not seen.root_holds and self._kept + len(ids) <= LEAVES_KEPT_MAX:
@@ -220,7 +220,7 @@ class PathCheck:
         return seen
 
     def _match_names(self, height: int, seen: _Seen, claimed: list[bytes], proofs: int) -> None:
-        """The proofs speak of the envelopes that are here, one of each."""
+        """Check that the proofs name the envelopes in the bundle, one each."""
         if proofs != seen.count:
             self._fail("merkle_paths", f"{proofs} proofs for {seen.count} envelopes", height)
         if blake3(b"".join(claimed)).digest() != seen.ids_digest:
@@ -228,7 +228,7 @@ class PathCheck:
             if seen.leaves is not None:
                 pairs = zip(claimed, seen.leaves, strict=False)
                 at = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
-            self._fail("envelope_hashes", "the bytes have another id than the bundle says", height, at)
+            self._fail("envelope_hashes", "the bytes do not have the id in the bundle", height, at)
 
     def _walk(
         self,
@@ -242,10 +242,10 @@ class PathCheck:
     ) -> None:
         leaf = name
         if seen is not None and seen.leaves is not None and index < len(seen.leaves):
-            leaf = seen.leaves[index]  # a path proves the envelope that is here, not the one that is named
+            leaf = seen.leaves[index]  # a path proves the envelope in the bundle, not the named one
         try:
             if place != index:
-                raise Invalid(f"index {place} stands where {index} belongs")
+                raise Invalid(f"expected index {index}, got {place}")
             merkle.verify_inclusion(leaf, place, head[1], path, head[0])
             holds = True
         except RopewalkError as error:

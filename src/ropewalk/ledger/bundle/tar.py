@@ -1,7 +1,7 @@
-"""Just enough of tar for bundles: one form to write, and a reader that is fed bytes and writes nothing anywhere.
+"""A minimal tar for bundles: one format to write, and a streaming reader that writes nothing.
 
-The reader believes a header's name, size and checksum. Times, owners and modes are ignored, for nothing is extracted;
-links, devices, folders, extensions and names that could lead out of a folder are refused.
+The reader uses a header's name, size and checksum. Times, owners and modes are ignored because nothing is extracted;
+links, devices, folders, extensions and unsafe names are rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ropewalk.errors import Damaged, Invalid
 RECORD_BYTES: Final = 512
 END: Final = bytes(2 * RECORD_BYTES)
 NAME_BYTES_MAX: Final = 99
-ZEROS_MAX: Final = 1 << 20  # other programs fill the last record up with zeros; nobody needs more
+ZEROS_MAX: Final = 1 << 20  # other programs pad the last record with zeros; this much is enough
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
@@ -24,14 +24,14 @@ _OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file inside: its name, and how many bytes follow."""
+    """A file inside: its name and size."""
 
     name: str
     size: int
 
 
 def member_header(name: str, size: int) -> bytes:
-    """The 512 bytes before a file: mode 0644, owner and time zero, so that the same files give the same archive.
+    """Return the 512-byte header of a file: mode 0644, owner and time zero, so the same files give the same archive.
 
     >>> len(member_header("headers.jsonl", 10)), list(TarReader().feed(member_header("a", 0)))
     (512, [Member(name='a', size=0), b''])
@@ -43,7 +43,7 @@ def member_header(name: str, size: int) -> bytes:
         b"0000644\0" + b"0000000\0" * 2,
         b"%011o\0" % size,
         b"00000000000\0",
-        b" " * 8,  # the checksum counts itself as blanks
+        b" " * 8,  # the checksum counts its own field as blanks
         b"0" + bytes(100),
         b"ustar\00000",
     )
@@ -52,7 +52,7 @@ def member_header(name: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """What fills a file of that size up to a whole record.
+    """Return the padding of a file of that size up to a whole record.
 
     >>> len(padding(1)), padding(512)
     (511, b'')
@@ -61,9 +61,9 @@ def padding(size: int) -> bytes:
 
 
 class TarReader:
-    """Feed it bytes in any pieces; it answers with members and pieces of their contents, in order.
+    """Feed it bytes in chunks; it yields members and chunks of their contents, in order.
 
-    Every member is followed by its contents as pieces of bytes; an empty piece ends it.
+    Every member is followed by its contents as chunks; an empty chunk ends it.
 
     >>> reader = TarReader()
     >>> list(reader.feed(member_header("a", 2) + b"hi" + padding(2) + END))
@@ -79,12 +79,12 @@ class TarReader:
         self._zeros = 0
 
     def feed(self, chunk: bytes) -> Iterator[Member | bytes]:
-        """What these bytes complete; what stands before a fault is handed out before it is raised."""
+        """Yield what these bytes complete; items before a fault are yielded before it is raised."""
         self._buffer += chunk
         yield from self._events()
 
     def finish(self) -> None:
-        """Raise unless the archive has ended as it should."""
+        """Raise unless the archive ended properly."""
         if self._open or self._left or self._skip or self._zeros < len(END) or self._buffer:
             raise Damaged("the archive ends too early", reason="truncated")
 
@@ -103,7 +103,7 @@ class TarReader:
                 if len(buffer) < self._skip:
                     return
                 if any(buffer[: self._skip]):
-                    raise Damaged("bytes stand where padding belongs", reason="padding")
+                    raise Damaged("padding must be zero bytes", reason="padding")
                 del buffer[: self._skip]
                 self._open, self._skip = False, 0
                 yield b""
@@ -126,17 +126,19 @@ class TarReader:
 def _parse(record: bytes) -> Member:
     checksum = sum(record[:148]) + 8 * 32 + sum(record[156:])
     if record[257:262] != b"ustar" or _octal(record[148:156]) != checksum:
-        raise Damaged("a header of the archive does not hold its checksum", reason="header")
+        raise Damaged("invalid header checksum in the archive", reason="header")
     text = record[:100].rstrip(b"\0").decode("ascii", "replace")
     if record[156:157] not in (b"0", b"\0"):
         raise Invalid(
-            f"member {text[:80]!r} is no plain file (type {record[156:157]!r})", name=text[:80], reason="type"
+            f"member {text[:80]!r} is not a regular file (type {record[156:157]!r})",
+            name=text[:80],
+            reason="type",
         )
     if len(text) > NAME_BYTES_MAX or any(record[345:500]) or _NAME.fullmatch(text) is None:
         raise Invalid(f"member name {text[:80]!r} is not allowed", name=text[:80], reason="name")
     size = _octal(record[124:136])
     if size is None:
-        raise Invalid(f"member {text!r} has no plain size", name=text, reason="size")
+        raise Invalid(f"member {text!r} has an invalid size", name=text, reason="size")
     return Member(text, size)
 
 

@@ -1,4 +1,4 @@
-"""Archives packed with Zstandard: written whole or not at all, read as a stream within limits, never extracted."""
+"""Zstandard files: written atomically, read as a stream within limits, never extracted."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ READ_BYTES = 1 << 16
 # Four packed bytes can stand for 128 KiB. Fed in pieces of this size, the unpacker never answers with more than 16 MiB.
 PIECE_BYTES = 512
 HAND_ON_BYTES = 1 << 18
-WINDOW_BYTES_MAX = 1 << 27  # what the zstd command itself accepts unless told otherwise
+WINDOW_BYTES_MAX = 1 << 27  # what the zstd command accepts by default
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackLimits:
-    """How much a packed file may become: in all, and as a multiple of its size once it is large."""
+    """Maximum unpacked size: in total, and as a multiple of the file size once it is large."""
 
     bytes_max: int = 64 << 30
     ratio_max: int = 1000
@@ -36,12 +36,12 @@ class UnpackLimits:
 
     @classmethod
     def said(cls, bytes_max: int) -> UnpackLimits:
-        """The limits of somebody who says how much it may become: up to that, however well it is packed."""
+        """Return limits for an explicit maximum: up to that, at any compression ratio."""
         return cls(bytes_max=bytes_max, ratio_from=bytes_max)
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file begins as Zstandard does."""
+    """Return whether a file begins with the Zstandard magic."""
     with path.open("rb") as stream:
         return stream.read(4) == MAGIC
 
@@ -51,12 +51,14 @@ def packed_size(path: Path) -> int | None:
     try:
         found = path.stat()
     except OSError:
-        return None  # reading says why
+        return None  # reading reports the reason
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def read_packed(path: Path, limits: UnpackLimits | None = None) -> Iterator[bytes]:
-    """The unpacked bytes. `Invalid`: no Zstandard at all; `Damaged`: cut, changed or continued; `TooLarge`: a bomb."""
+    """Yield the unpacked bytes. `Invalid`: not Zstandard; `Damaged`: truncated, changed or continued; `TooLarge`: a
+    bomb.
+    """
     try:
         with path.open("rb") as stream:
             yield from _unpack(stream, limits or UnpackLimits())
@@ -71,9 +73,7 @@ def read_packed(path: Path, limits: UnpackLimits | None = None) -> Iterator[byte
 def _unpack(stream: IO[bytes], limits: UnpackLimits) -> Iterator[bytes]:
     head = stream.read(READ_BYTES)
     if head[:4] != MAGIC:
-        raise Invalid(
-            "this is no bundle: it is not packed with Zstandard", advice="Bundles are .tar.zst files."
-        )
+        raise Invalid("not a bundle: it is not packed with Zstandard", advice="Bundles are .tar.zst files.")
     unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
     taken = given = waiting = 0
     ready: list[bytes] = []
@@ -92,10 +92,10 @@ def _unpack(stream: IO[bytes], limits: UnpackLimits) -> Iterator[bytes]:
             given += len(out)
             if given > limits.bytes_max or (given > limits.ratio_from and given > taken * limits.ratio_max):
                 raise TooLarge(
-                    f"unpacks to more than {given} bytes from {taken}; that is no bundle but a bomb",
+                    f"unpacks to more than {given} bytes from {taken}; refused as a decompression bomb",
                     size=given,
                     limit=limits.bytes_max,
-                    advice="Nothing was written. If you know where it comes from, say how much it may become: "
+                    advice="Nothing was written. If you trust its origin, raise the limit: "
                     "`ropewalk bundle verify --max-bytes N`.",
                 )
             ready.append(out)
@@ -114,7 +114,7 @@ def _unpack(stream: IO[bytes], limits: UnpackLimits) -> Iterator[bytes]:
 
 
 def write_packed(path: Path, pieces: Iterable[bytes], size: int) -> int:
-    """Pack `size` bytes into a file, beside it first and moved into place when durable; returns the packed size."""
+    """Pack `size` bytes into a temporary file and rename it when durable; return the packed size."""
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, threads=THREADS)
     packer = compressor.compressobj(size=size)
     _clear_left_over(path)
@@ -139,7 +139,7 @@ def write_packed(path: Path, pieces: Iterable[bytes], size: int) -> int:
 
 
 def _clear_left_over(path: Path) -> None:
-    """Remove what a killed process had begun of this very file; one that still runs keeps its own."""
+    """Remove temporary files of this target left by killed processes; keep those of running ones."""
     for left in path.parent.glob(f".{glob_escape(path.name)}.*.tmp"):
         number = left.name.split(".")[-2]
         if not number.isdecimal() or int(number) == os.getpid():
@@ -149,11 +149,11 @@ def _clear_left_over(path: Path) -> None:
         except ProcessLookupError:
             left.unlink(missing_ok=True)
         except OSError:
-            continue  # somebody else's process: it runs
+            continue  # a process of another user: it runs
 
 
 class Spool:
-    """Bytes kept aside on disk until their turn comes; gone when closed, whatever happens."""
+    """Temporary bytes on disk, removed when closed."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -162,18 +162,18 @@ class Spool:
             raise unavailable(error, f"space in {folder}") from error
 
     def write(self, raw: bytes) -> None:
-        """Keep some bytes."""
+        """Append bytes."""
         try:
             self._stream.write(raw)
         except OSError as error:
             raise unavailable(error, "gathering the bundle") from error
 
     def read(self) -> Iterator[bytes]:
-        """Everything that was kept, in order."""
+        """Yield everything that was written, in order."""
         self._stream.seek(0)
         while piece := self._stream.read(HAND_ON_BYTES):
             yield piece
 
     def close(self) -> None:
-        """Let it go."""
+        """Remove the file."""
         self._stream.close()

@@ -1,11 +1,11 @@
-"""A ledger channel in a folder: segments, index, settings and log put together.
+"""A ledger channel in a folder: segments, index, settings and writer.
 
-<home>/ledger/<channel>/channel.json    who seals it and under which policy: `channelsettings`
-<home>/ledger/<channel>/policy.json     the policy itself, where there is one
-<home>/ledger/<channel>/evidence.json   which roots, keys and builders evidence must lead to, where that is judged
-<home>/ledger/<channel>/keys.json       at which heights something is said about its keys, where anything is
+<home>/ledger/<channel>/channel.json    its signer and policy: `settings`
+<home>/ledger/<channel>/policy.json     the policy itself, if there is one
+<home>/ledger/<channel>/evidence.json   roots, keys and builders that evidence must lead to, if it is checked
+<home>/ledger/<channel>/keys.json       heights of key statements, if there are any
 <home>/ledger/<channel>/segments/…      the blocks
-<home>/ledger/<channel>/evidence/…      both sides of every fork that was seen
+<home>/ledger/<channel>/evidence/…      both sides of every known fork
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _journal = logging.getLogger(__name__)
 
 
 def check_first(home: Path, raw: bytes, now_ns: Callable[[], int] = time.time_ns) -> None:
-    """Raise what refuses an envelope as the first of a channel without a policy, so that none is made for it."""
+    """Raise if an envelope cannot be the first of a channel without a policy, so that none is created."""
     envelope, now = parse_wire(raw), now_ns()
     check_time(envelope, now, IngestLimits())
     judge(envelope, Context(SeenEnvelopes(), supported_minors=open_minors(home, None, now))).require()
@@ -84,19 +84,19 @@ class Channel:
 
     @property
     def index(self) -> LedgerIndex:
-        """The index, caught up with the log when it is first asked for."""
+        """The index, brought up to date with the log when first read."""
         if self._index is None:
             self._index = LedgerIndex(self.segments, derive)
             self._index.catch_up()
         return self._index
 
     def head(self) -> Head:
-        """Where the channel ends."""
+        """Return the end of the channel."""
         state = self.index.state
         return Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes)
 
     def lines(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, list[bytes]]]:
-        """Heights and stored lines from `start` up to and with `end`; straight from the log, without the index."""
+        """Yield heights and stored lines from `start` to `end`, inclusive; read from the log, without the index."""
         if end is not None and end < start:
             return
         if start == 0:
@@ -113,19 +113,19 @@ class Channel:
                 return
 
     def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Blocks from `start` up to and with `end`, parsed but not verified."""
+        """Yield blocks from `start` to `end`, inclusive, parsed but not verified."""
         for _, lines in self.lines(start, end):
             yield Block.from_lines(lines)
 
     def envelope(self, envelope_id: bytes) -> Envelope:
-        """One envelope by its id, which is checked."""
+        """Return one envelope by its id, which is checked."""
         return self.prove(envelope_id).envelope
 
     def prove(self, envelope_id: bytes) -> Proof:
-        """The proof that an envelope stands in this channel."""
+        """Return the proof that an envelope is in this channel."""
         if not isinstance(envelope_id, bytes) or len(envelope_id) != 32:
             raise InvalidDigest(
-                f"an envelope id is 32 bytes, not {envelope_id!r:.80}", advice="Pass `envelope.id`."
+                f"an envelope id must be 32 bytes, got {envelope_id!r:.80}", advice="Pass `envelope.id`."
             )
         place = self.index.position(envelope_id)
         if place is None:
@@ -144,7 +144,7 @@ class Channel:
         return Proof(envelope, leaf, entry.path(leaf), record, height, envelope.hex_id, self.key_proofs())
 
     def prove_range(self, start: int, end: int) -> RangeStatement:
-        """The proof that the blocks from `start` up to and with `end` follow one another under the outer root."""
+        """Prove that the blocks from `start` to `end`, inclusive, follow one another under the outer root."""
         size = self.index.state.height
         tree = merkle.MerkleTree((hash_ for hash_, _ in self.index.tree_leaves(0, size)), merkle.RANGE)
         proof = tree.range(start, end + 1)
@@ -152,24 +152,24 @@ class Channel:
         return RangeStatement(self.settings.channel, start, size, hashes, proof, tree.root())
 
     def prove_consistency(self, old: int, new: int) -> Consistency:
-        """The proof that the channel at `new` blocks extends what it was at `old`."""
+        """Prove that the channel at `new` blocks extends the channel at `old` blocks."""
         tree = merkle.MerkleTree((hash_ for hash_, _ in self.index.tree_leaves(0, new)), merkle.RANGE)
         return Consistency(
             self.settings.channel, old, new, tree.root(old), tree.root(new), tree.consistency(old, new)
         )
 
     def key_history(self) -> KeyHistory:
-        """The keys of the channel: who sealed its first block, and what was said about keys since."""
+        """Return the keys of the channel: the signer of its first block, and all key statements since."""
         key_history = KeyHistory(self.settings.trust(), policy=self.settings.policy)
         key_history.follow(self.key_proofs())
         return key_history
 
     def key_proofs(self) -> tuple[KeyProof, ...]:
-        """What was said about its keys, each with the block that says it; not verified.
+        """Return the key statements, each with its block; not verified.
 
-        Raises `Damaged` if `keys.json` lacks a statement: without it a key that has given way would count again.
+        Raise `Damaged` if `keys.json` lacks a statement: without it a replaced key would be valid again.
         """
-        # Before the list: a height is noted before its block is written, and marked after.
+        # Before the list: a height is listed before its block is written, and marked after.
         mark = self._mark()
         found = tuple(self.each_key_proof())
         if mark is not None and mark.statements is not None:
@@ -180,14 +180,14 @@ class Channel:
                     f"channel {self.settings.channel}: keys.json names {count} blocks about keys, and "
                     f"{mark.statements} were written",
                     reason="keys",
-                    advice="Make it again with `ropewalk ledger reindex`: all of it stands in the blocks.",
+                    advice="Make it again with `ropewalk ledger reindex`: the blocks hold all of it.",
                 )
         return found
 
     def each_key_proof(self) -> Iterator[KeyProof]:
-        """The same, one at a time: those before a damaged one can be had."""
+        """Yield the same one at a time, so that those before a damaged one can be read."""
         for height in read_heights(self.folder):
-            with contextlib.suppress(NotFound, RangeExceeded):  # noted, and then not written after all
+            with contextlib.suppress(NotFound, RangeExceeded):  # listed, but not written
                 proof = KeyProof.of(Block.from_lines(self.segments.find(height).lines))
                 if proof is not None:
                     yield proof
@@ -196,15 +196,15 @@ class Channel:
         try:
             return read_mark(self.folder)
         except Damaged:
-            return None  # whoever reads or writes the blocks says so
+            return None  # the reader or writer of the blocks reports it
 
     def trust(self) -> Trust:
-        """What a verifier must believe to accept this channel, every key it had so far included, each in its time."""
+        """Return the trust that accepts this channel, with every key it had so far, each in its time."""
         trust, said = self.settings.trust(), self.key_proofs()
         key_history = KeyHistory(trust, policy=self.settings.policy)
         key_history.follow(said)
         keys = tuple(validity.key for validity in key_history.validities)
-        # What ends a key holds above its own block only; a date in a file holds everywhere, so it is not earlier.
+        # The end of a key applies above its own block only; a date in a file applies everywhere, so it is not earlier.
         times = {each.record.height: each.record.header.timestamp_ns for each in said}
         limits = {}
         for validity in key_history.validities:
@@ -214,20 +214,20 @@ class Channel:
         return replace(trust, block_signers=keys, bundle_signers=keys, limits=limits, key_history=key_history)
 
     def header_head(self) -> tuple[int, bytes]:
-        """Size and root of the SHA-256 tree over the headers, kept as the channel grows."""
+        """Return size and root of the SHA-256 tree over the headers."""
         edge = merkle.Frontier.from_bytes(self.index.state.header_edge, merkle.SHA256)
         return edge.size, edge.root()
 
     def note_head(self, blocks: int, block_hash: bytes, source: str) -> None:
-        """Write down that a head was signed or archived: the log never ends below it again without an error.
+        """Record that a head was signed or archived: a log that ends below it is then an error.
 
-        Where the folder may not be written, nothing is noted: its writer has the mark.
+        If the folder is not writable, nothing is recorded: its writer has the mark.
         """
         with contextlib.suppress(OSError):
             note_known(self.folder, KnownHead(blocks, block_hash.hex(), source))
 
     def close(self) -> None:
-        """Let go of the index."""
+        """Close the index."""
         if self._index is not None:
             self._index.close()
             self._index = None
@@ -242,7 +242,7 @@ class Channel:
 
 
 class OpenLog:
-    """A channel open for writing: `log` takes envelopes, `torn` says what a crash had left behind."""
+    """A channel open for writing: `log` takes envelopes, `torn` is what a crash had left behind."""
 
     def __init__(
         self,
@@ -256,10 +256,13 @@ class OpenLog:
         segment_bytes: int | None = None,
         also: Sequence[SigningKey] = (),
     ) -> None:
-        """`also` are further keys of the channel: one that is to follow, or one that has not ended yet."""
+        """Open the channel.
+
+        `also` are further keys of the channel: a successor, or one that has not ended yet.
+        """
         settings = channel.settings
         self.channel = channel
-        # What may refuse comes before what must be closed again.
+        # Checks that may raise come before resources that must be closed.
         gate = VersionGate(channel.folder.parent.parent, settings.policy, now_ns)
         evidence = channel_evidence(channel.folder, now_ns)
         self.index = LedgerIndex(channel.segments, derive)
@@ -283,7 +286,9 @@ class OpenLog:
         state = self.index.state
         try:
             self._check_known()
-            key_history = channel.key_history()  # under the lock: nobody says anything about keys meanwhile
+            key_history = (
+                channel.key_history()
+            )  # under the lock: no other process writes key statements meanwhile
             if self.writer.statements is None:
                 self.writer.statements = sum(is_key_statement(each.envelope) for each in channel.key_proofs())
             self._check_keys((key, *also), key_history, max(now_ns(), state.timestamp_ns))
@@ -312,7 +317,7 @@ class OpenLog:
         _open_logs.add(self)
 
     def _check_known(self) -> None:
-        """Raise unless the log holds the head that was signed or archived last; that it is long enough is known."""
+        """Raise unless the log holds the head that was last signed or archived; its length was checked before."""
         known = read_known(self.channel.folder)
         if known is not None and self.index.block_hash(known.blocks - 1).hex() != known.block_hash:
             name = self.channel.settings.channel
@@ -324,7 +329,7 @@ class OpenLog:
             )
 
     def _check_keys(self, keys: Sequence[SigningKey], key_history: KeyHistory, now_ns: int) -> None:
-        """Raise unless one of the keys is the channel's now."""
+        """Raise unless one of the keys is valid now."""
         known = [validity for key in keys if (validity := key_history.validity(key.public)) is not None]
         if not known:
             raise foreign_channel(self.channel.settings.channel, key_history.current.key)
@@ -340,7 +345,7 @@ class OpenLog:
     def close(self) -> None:
         """Flush the index and release the lock.
 
-        What was sealed stands whether the index can be written or not: `unindexed` then says why not.
+        Sealed blocks are durable even if the index cannot be written; `unindexed` then has the reason.
         """
         self.log.end()
         self._pool.close()
@@ -367,7 +372,7 @@ class OpenLog:
         self.close()
 
 
-# Whoever leads or sleeps in a log while its process forks is not in the child: there, nobody waits for them.
+# Threads that lead or wait in a log are not in a forked child: close it there.
 _open_logs: weakref.WeakSet[OpenLog] = weakref.WeakSet()
 
 
@@ -382,12 +387,12 @@ os.register_at_fork(after_in_child=_after_fork)
 def channel_evidence(
     folder: Path, now_ns: Callable[[], int] = time.time_ns
 ) -> Callable[[Envelope], tuple[Status, str]] | None:
-    """How evidence is judged in a channel that has an evidence.json; without one, only its binding is."""
+    """Return the evidence check of a channel with an evidence.json; without one, only its binding is checked."""
     try:
         raw = (folder / "evidence.json").read_bytes()
     except FileNotFoundError:
         return None
-    # Certificates are read with a large library, which only channels that need it should load.
+    # Reading certificates loads a large library; only channels that need it should load it.
     from ropewalk.ledger.evidence.trust import parse_evidence_trust
     from ropewalk.ledger.evidence.verify import evidence_check
 
@@ -395,12 +400,12 @@ def channel_evidence(
 
 
 def open_channel(home: Path, channel: str) -> Channel:
-    """A channel for reading."""
+    """Open a channel for reading."""
     return Channel(home, channel)
 
 
 def open_log(home: Path, channel: str, key: SigningKey, **options: Any) -> OpenLog:
-    """A channel for writing; see `OpenLog`."""
+    """Open a channel for writing; see `OpenLog`."""
     return OpenLog(Channel(home, channel), key, **options)
 
 
@@ -412,9 +417,9 @@ def verify_blocks(
     deep: bool = False,
     watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
 ) -> Report:
-    """Check the stored blocks of a channel from the first: what is on disk, then what it means.
+    """Check the stored blocks of a channel from the first one.
 
-    `ledgercare.verify_stored` also judges evidence and the index; that is what commands use.
+    `maintenance.verify_stored` also checks evidence and the index; commands use that.
     """
     reading = Channel(home, channel)
     return check_lines(reading.settings, reading.lines(), trust=trust, deep=deep, watch=watch)
@@ -428,7 +433,7 @@ def check_lines(
     deep: bool = False,
     watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
 ) -> Report:
-    """Check the blocks of a channel from the first, wherever they are read from."""
+    """Check the blocks of a channel from the first one, from any source."""
     trust = trust or settings.trust()
     damage: list[Damaged] = []
 

@@ -1,13 +1,13 @@
-"""At which heights of a channel something is said about its keys: a list beside the blocks, so none need be searched.
+"""Heights of the key statements of a channel, in a separate file so that blocks need not be searched.
 
 <channel>/keys.json    {"version":2,"heights":[50,…],"check":"…"}
 
 `check` is the BLAKE3 of the heights as they are written: a list with a changed digit would lack a height, so it is
-refused. Version 1 had none; it is read, and written anew when a height is added.
+rejected. Version 1 had none; it is read, and rewritten when a height is added.
 
-A height is noted, durably, before its block is written. So the list may name a block that was never written, or one
-that says something else; it never lacks one. What stands there is for the reader to judge. Without the file nothing was
-said; if it was lost, `ledger reindex` makes it again.
+A height is stored, durably, before its block is written. So the list may name a block that was never written, or one
+without a key statement; it never lacks one. The reader checks the block. Without the file there is no key
+statement; if it was lost, `ledger reindex` makes it again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME = "keys.json"
 
 
 def read_heights(folder: Path) -> list[int]:
-    """The heights, the lowest first.
+    """Return the heights, lowest first.
 
     >>> read_heights(Path("/nonexistent"))
     []
@@ -54,7 +54,7 @@ def note_height(folder: Path, height: int) -> None:
 
 
 def write_heights(folder: Path, heights: Iterable[int]) -> None:
-    """Write the list; an empty one takes the file away."""
+    """Write the list; an empty one removes the file."""
     path, found = folder / NAME, sorted(set(heights))
     try:
         if found:
@@ -72,7 +72,7 @@ def _document(heights: object) -> dict[str, object]:
 
 def _damaged(path: Path) -> Damaged:
     return Damaged(
-        f"{path} is no list of heights",
+        f"{path} is not a valid list of heights",
         reason="keys",
         advice="Make it again with `ropewalk ledger reindex`: all of it stands in the blocks.",
     )

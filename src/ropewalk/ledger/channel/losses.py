@@ -3,8 +3,8 @@
     <channel>/known.json      {"version":1,"blocks","block_hash","source","lost":[{"height","block_hash","envelopes"}]}
     <channel>/repairs.json    {"version":1,"repairs":[{"at","blocks","receipted","kept","lost","source"}]}
 
-`known.json` holds the largest head that something besides the mark has vouched for: a head that was signed, an archive
-that was written, or an index that was thrown away because the log no longer held its last block. `repairs.json` lists
+`known.json` holds the largest head published apart from the mark: a head that was signed, an archive
+that was written, or an index that was deleted because the log had lost its last block. `repairs.json` lists
 what `ledger repair` did. Receipted blocks that were given up close the channel: their heights are never sealed again.
 """
 
@@ -27,7 +27,7 @@ LOST_MAX: Final = 10_000  # blocks that are listed one by one
 
 @dataclass(frozen=True, slots=True)
 class KnownHead:
-    """A head that something has vouched for: how many blocks, the hash of the last, and who says so."""
+    """A published head: number of blocks, hash of the last, and its source."""
 
     blocks: int
     block_hash: str
@@ -37,7 +37,7 @@ class KnownHead:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One repair: how many blocks the log had then, and how many had been receipted as far as is known."""
+    """One repair: the number of blocks then, and of those known to be receipted."""
 
     at: str
     blocks: int
@@ -52,7 +52,7 @@ class Repair:
 
 
 def read_known(folder: Path) -> KnownHead | None:
-    """Return the largest head that was vouched for, if there is one. Raise `Damaged` if it cannot be read."""
+    """Return the largest published head, if there is one. Raise `Damaged` if it cannot be read."""
     value = _read(folder / KNOWN, "the file of the largest published head")
     if value is None:
         return None
@@ -65,7 +65,7 @@ def read_known(folder: Path) -> KnownHead | None:
 
 
 def note_known(folder: Path, known: KnownHead, disk: Disk | None = None) -> None:
-    """Write a head down if it is larger than the one that is there; durable before this returns."""
+    """Record a head if it is larger than the stored one; durable before this returns."""
     there = read_known(folder)
     if there is None or there.blocks < known.blocks:
         value = {"version": 1, **asdict(known), "lost": list(known.lost)[:LOST_MAX]}
@@ -73,7 +73,7 @@ def note_known(folder: Path, known: KnownHead, disk: Disk | None = None) -> None
 
 
 def read_repairs(folder: Path) -> list[Repair]:
-    """Return the repairs of a channel, the first first. Raise `Damaged` for a list that cannot be read."""
+    """Return the repairs of a channel, oldest first. Raise `Damaged` if the list cannot be read."""
     value = _read(folder / REPAIRS, "the list of repairs")
     if value is None:
         return []
@@ -93,7 +93,7 @@ def write_repairs(folder: Path, repairs: Sequence[Repair], disk: Disk) -> None:
 
 
 def open_loss(repairs: Sequence[Repair]) -> Repair | None:
-    """Return the repair that gave up receipted blocks which no later one has brought back, if there is one."""
+    """Return the repair that gave up receipted blocks which no later one has restored, if any."""
     found = [
         each
         for number, each in enumerate(repairs)
@@ -103,7 +103,7 @@ def open_loss(repairs: Sequence[Repair]) -> Repair | None:
 
 
 def minimum_blocks(folder: Path) -> int | None:
-    """Return how many blocks a whole log has at least: those receipted and not given up. None if it is not known."""
+    """Return the minimum number of blocks: those receipted and not given up. None if unknown."""
     try:
         mark = read_mark(folder)
     except Damaged:
@@ -117,7 +117,7 @@ def minimum_blocks(folder: Path) -> int | None:
 
 
 def blocks_text(first: int, end: int) -> str:
-    """Return the blocks from a height up to, not with, another one, in words.
+    """Return the blocks from a height up to another, exclusive, as text.
 
     >>> blocks_text(4, 5), blocks_text(4, 9)
     ('block 4', 'blocks 4 to 8')

@@ -1,4 +1,4 @@
-"""Care of stored channels: everything about one checked again, its index held against its log or built again."""
+"""Maintain stored channels: verify everything, compare the index with the log, or rebuild it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ropewalk.ledger.versions.statements import CHANGED_TYPE, VersionAct, read_a
 
 RECEIPTS = "receipts"
 OWN_KEY = "the key this repository names"
-HINT = "; a trust file says whose"
+HINT = "; no trust file names it"
 Lines = Iterator[tuple[int, list[bytes]]]
 
 
@@ -39,9 +39,9 @@ def verify_stored(
     deep: bool = False,
     watch: Callable[[Lines], Lines] | None = None,
 ) -> Report:
-    """A stored channel by everything that is known: its blocks, and with `deep` envelopes, evidence and the index.
+    """Verify a stored channel: its blocks, and with `deep` envelopes, evidence and the index.
 
-    Without a trust file the channel's own settings say whom to believe, and the report says so.
+    Without a trust file the channel's own settings define the trust, and the report says so.
     """
     believed = trust if trust is not None else stored_trust(home, channel)
     tally = EvidenceTally(believed)
@@ -70,7 +70,7 @@ def verify_stored(
 
 
 def version_acts(height: int, lines: list[bytes]) -> dict[str, tuple[int, VersionAct]]:
-    """Return the changes of versions in a block; a block that cannot be read is for those who verify it."""
+    """Return the version changes in a block; ignore a block that cannot be read, which verification reports."""
     if not any(CHANGED_TYPE.encode() in raw for raw in lines[1:]):
         return {}
     try:
@@ -80,7 +80,7 @@ def version_acts(height: int, lines: list[bytes]) -> dict[str, tuple[int, Versio
 
 
 def _key_list(folder: Path, heights: Sequence[int]) -> Iterator[Step]:
-    """Whether keys.json lists every block that changes keys: writers and readers of single blocks rely on it."""
+    """Check that keys.json lists every block that changes keys: writers and readers of single blocks rely on it."""
     try:
         missing = sorted(set(heights).difference(read_heights(folder)))
     except RopewalkError as error:
@@ -96,7 +96,7 @@ def _key_list(folder: Path, heights: Sequence[int]) -> Iterator[Step]:
 
 
 def receipt_step(segments: Segments) -> Step:
-    """Whether the log still has every block that was receipted, as a step of a report. Nothing is written."""
+    """Check that the log still has every receipted block; return a report step. Nothing is written."""
     try:
         loss = open_loss(read_repairs(segments.folder))
         mark = segments.check_receipted() if loss is None else None
@@ -120,7 +120,7 @@ def receipt_step(segments: Segments) -> Step:
 
 
 def index_step(segments: Segments) -> Step:
-    """The index compared with the log, as a step of a report. Nothing is written."""
+    """Compare the index with the log; return a report step. Nothing is written."""
     try:
         found = check_index(segments, derive)
     except RopewalkError as error:
@@ -131,9 +131,9 @@ def index_step(segments: Segments) -> Step:
 
 
 def rebuild_index(home: Path, channel: str) -> int:
-    """Throw the index away and build it again; returns how many blocks it knows. Nobody may be writing.
+    """Delete and rebuild the index; return the number of blocks. No process may be writing.
 
-    Raises `Damaged` and leaves the index alone where the log cannot be read to its end: it says what is missing.
+    Raise `Damaged` and keep the index if the log cannot be read to its end: it shows what is missing.
     """
     reading = Channel(home, channel)
     with hold_lock(reading.folder):  # so that no writer has half an index in memory
@@ -143,7 +143,7 @@ def rebuild_index(home: Path, channel: str) -> int:
 
 
 def reindex(reading: Channel) -> int:
-    """Build the index of a channel again, and the list of its key statements; for who holds its lock."""
+    """Rebuild the index of a channel and the list of its key statements; the caller holds the lock."""
     index = LedgerIndex(reading.segments, derive)
     try:
         index.rebuild()
@@ -154,7 +154,7 @@ def reindex(reading: Channel) -> int:
 
 
 def _key_heights(reading: Channel) -> Iterator[int]:
-    """Where something is said about keys, from the blocks themselves."""
+    """Return the heights of key statements from the blocks themselves."""
     for height, lines in reading.lines():
         if _speaks_of_keys(lines):
             yield height
@@ -165,9 +165,9 @@ def _speaks_of_keys(lines: Sequence[bytes]) -> bool:
 
 
 def _with_signer(step: Step, trust: Trust | None) -> Step:
-    """Whose seal it is that holds: one the verifier trusts, or only the one this repository names."""
+    """Add whose signature it is: a trusted key, or only the one this repository names."""
     if step.name != "block_signatures" or step.status != "passed":
         return step
-    count, mark, who = step.detail.partition(" (")  # who sealed which, where it was more than one key
+    count, mark, who = step.detail.partition(" (")  # who signed which blocks, if there were several keys
     whose, hint = ("a trusted key", "") if trust is not None else (OWN_KEY, HINT)
     return replace(step, detail=f"{count}, sealed by {whose}{mark}{who}{hint}")

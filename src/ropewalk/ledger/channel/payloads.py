@@ -1,7 +1,7 @@
-"""Detached payloads kept here, in `<gitdir>/ropewalk/payloads/`: the ledger holds their hash, this folder their bytes.
+"""Detached payloads in `<gitdir>/ropewalk/payloads/`: the ledger holds their hash, this folder their bytes.
 
-Blocks are immutable, so what may have to be erased never enters one (S4 §13). Erasing takes the bytes away and leaves a
-tombstone under the same hash; the envelope, its id and its proofs stay as they were.
+Blocks are immutable, so erasable data never enters one (S4 §13). Erasing deletes the bytes and leaves a tombstone
+under the same hash; the envelope, its id and its proofs are unchanged.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 @dataclass(frozen=True, slots=True)
 class PayloadTombstone:
-    """The tombstone: what is left of a payload that was erased."""
+    """The tombstone of an erased payload."""
 
     payload_hash: str
     erased_at: str
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """As its file and its event hold it."""
+        """Return the JSON form in its file and its event."""
         return {"payload_hash": self.payload_hash, "erased_at": self.erased_at, "reason": self.reason}
 
 
 class PayloadStore:
-    """The detached payloads of one repository, by the hash their envelopes carry."""
+    """The detached payloads of one repository, by the hash in their envelopes."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self.folder = folder
         self._disk = disk or Disk()
 
     def put(self, raw: bytes) -> str:
-        """Keep the canonical bytes of a payload, durably; returns their hash. What was erased stays erased."""
+        """Store the canonical bytes of a payload, durably; return their hash. An erased payload is not stored again."""
         name = blake3(raw).hex()
         tombstone = self.erased(name)
         if tombstone is not None:
             raise Conflict(
-                f"payload {name} was erased at {tombstone.erased_at}; keeping it again would bring it back",
-                advice="Leave it erased, or keep the event's body elsewhere.",
+                f"payload {name} was erased at {tombstone.erased_at}; storing it again would restore it",
+                advice="Leave it erased, or store the event's body in another place.",
                 payload_hash=name,
             )
         try:
@@ -59,12 +59,12 @@ class PayloadStore:
         return name
 
     def get(self, payload_hash: str) -> bytes:
-        """The bytes of a payload, hashed again; `NotFound` says when and why they were erased."""
+        """Return the bytes of a payload, hashed again; `NotFound` has the time and reason of an erasure."""
         tombstone = self.erased(payload_hash)
         if tombstone is not None:
             raise NotFound(
                 f"the payload was erased at {tombstone.erased_at}: {tombstone.reason or 'no reason given'}",
-                advice="Nothing brings it back; its hash stays in the ledger.",
+                advice="It cannot be restored; its hash stays in the ledger.",
                 **tombstone.to_json(),
             )
         try:
@@ -72,7 +72,7 @@ class PayloadStore:
         except FileNotFoundError as error:
             raise NotFound(
                 f"no payload {payload_hash} is kept here",
-                advice="Look where the envelope's payload_ref says.",
+                advice="Look at the location in the envelope's payload_ref.",
                 payload_hash=payload_hash,
             ) from error
         except OSError as error:
@@ -87,13 +87,13 @@ class PayloadStore:
         return raw
 
     def erase(self, payload_hash: str, *, at: str, reason: str) -> PayloadTombstone:
-        """Take the bytes away; a tombstone stays. Doing it again finishes what was begun and changes nothing else."""
+        """Delete the bytes; a tombstone stays. Repeating it completes an interrupted erasure."""
         tombstone = self.erased(payload_hash)
         if tombstone is None and not self._path(payload_hash).exists():
             raise NotFound(f"no payload {payload_hash} is kept here", payload_hash=payload_hash)
         try:
             if tombstone is None:
-                # The tombstone goes first: from then on nothing reads the bytes, whatever happens to them.
+                # The tombstone comes first: from then on the bytes are not read, even if they are still there.
                 tombstone = PayloadTombstone(payload_hash, at, reason)
                 self._disk.replace(
                     self._tombstone_path(payload_hash),
@@ -108,7 +108,7 @@ class PayloadStore:
         return tombstone
 
     def put_tombstone(self, tombstone: PayloadTombstone) -> bool:
-        """Put up the tombstone of a payload that was erased elsewhere; False if one stands, or the bytes are here."""
+        """Store the tombstone of a payload erased in another repository; False if one exists, or the bytes are here."""
         path = self._path(tombstone.payload_hash)
         if path.exists() or self.erased(tombstone.payload_hash) is not None:
             return False
@@ -118,11 +118,11 @@ class PayloadStore:
             raw = jcs.encode({"version": 1, **tombstone.to_json()})
             self._disk.replace(self._tombstone_path(tombstone.payload_hash), raw, mode=FILE_MODE)
         except OSError as error:
-            raise unavailable(error, "putting up a tombstone") from error
+            raise unavailable(error, "writing a tombstone") from error
         return True
 
     def erased(self, payload_hash: str) -> PayloadTombstone | None:
-        """The tombstone of a payload that was erased."""
+        """Return the tombstone of an erased payload, if any."""
         path = self._tombstone_path(payload_hash)
         try:
             value: Any = jcs.parse(path.read_bytes())
@@ -134,7 +134,7 @@ class PayloadStore:
         except OSError as error:
             raise unavailable(error, "reading a tombstone") from error
         except (RopewalkError, ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"{path} is no tombstone", reason=str(error), path=str(path)) from error
+            raise Damaged(f"{path} is not a valid tombstone", reason=str(error), path=str(path)) from error
 
     def _path(self, payload_hash: str) -> Path:
         return self.folder / f"{_checked(payload_hash)}.json"
@@ -145,5 +145,5 @@ class PayloadStore:
 
 def _checked(payload_hash: str) -> str:
     if hash_from_hex(payload_hash) is None:
-        raise InvalidDigest(f"payload hash {payload_hash[:80]!r}: expected 64 lower-case hex digits")
+        raise InvalidDigest(f"payload hash {payload_hash[:80]!r}: must be 64 lowercase hex digits")
     return payload_hash

@@ -1,10 +1,10 @@
-"""How far the blocks of a channel were receipted: a small mark beside its segments.
+"""The mark of receipted blocks: a small file next to the segments of a channel.
 
-    <channel>/receipted    128 bytes: number of blocks; place, record digest and hash of the last; how many of them are
-                           about keys; checksum
+    <channel>/receipted    128 bytes: number of blocks; place, record digest and hash of the last; how many of them have
+                           key statements; checksum
 
-The writer sets the mark after a block is synced and before its receipts go out. The write itself is not synced: it can
-be late after a power cut, never early. So a log that ends below its mark has lost receipted blocks, and what is torn
+The writer sets the mark after a block is synced and before its receipts are returned. The write is not synced: it can
+be late after a power failure, never early. So a log that ends below its mark has lost receipted blocks, and a torn tail
 above it was never acknowledged.
 """
 
@@ -28,18 +28,18 @@ MAGIC: Final = b"RWRCPT01"
 BODY: Final = struct.Struct(">8sQQQQ32s32sQ")
 UNKNOWN: Final = (1 << 64) - 1
 MARK_BYTES: Final = 128  # within one sector: a disk writes it whole or not at all
-READ_TRIES: Final = 20  # a reader may meet the writer in the middle of a mark
+READ_TRIES: Final = 20  # a reader may see a half-written mark
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptMark:
-    """How many blocks of a channel were receipted, and what the last of them is."""
+    """The number of receipted blocks of a channel, and the last of them."""
 
     blocks: int = 0
     place: BlockPlace | None = None
     digest: bytes = bytes(32)  # BLAKE3 of its record
     block_hash: bytes = bytes(32)
-    statements: int | None = None  # how many of the blocks are about keys, if it is known
+    statements: int | None = None  # how many of the blocks have key statements, if known
 
     def to_bytes(self) -> bytes:
         """Return the mark as it is stored."""
@@ -58,7 +58,7 @@ class ReceiptMark:
 
 
 def read_mark(folder: Path) -> ReceiptMark | None:
-    """Return the mark of a channel, or None without one. Raise `Damaged` for one that cannot be read."""
+    """Return the mark of a channel, or None without one. Raise `Damaged` if it cannot be read."""
     path = folder / MARK
     for _ in range(READ_TRIES):
         try:
@@ -71,7 +71,7 @@ def read_mark(folder: Path) -> ReceiptMark | None:
         if found is not None:
             return found
     raise Damaged(
-        f"channel {folder.name}: the file that says how many blocks were receipted is damaged ({path})",
+        f"channel {folder.name}: the mark of receipted blocks is damaged ({path})",
         reason="mark",
         advice=repair_advice(folder.name),
     )
@@ -91,14 +91,14 @@ def repair_advice(channel: str) -> str:
     """Return what to do about a damaged channel."""
     return (
         f"Nothing was changed or deleted. `ropewalk ledger repair --channel {channel}` shows what is lost; "
-        "with --from-archive or --from-replica it brings the blocks back."
+        "with --from-archive or --from-replica it restores the blocks."
     )
 
 
 def make_mark(folder: Path, disk: Disk) -> None:
-    """Make the mark of a channel without blocks, whole; one that is there is left alone."""
+    """Create the mark of a channel without blocks, atomically; keep an existing one."""
     beside = folder / f".{MARK}.{os.getpid()}.{threading.get_ident()}"
-    beside.unlink(missing_ok=True)  # of a process of the same number that was killed
+    beside.unlink(missing_ok=True)  # left by a killed process with the same id
     disk.write_new(beside, ReceiptMark(statements=0).to_bytes(), mode=0o600)
     try:
         with contextlib.suppress(FileExistsError):
@@ -127,7 +127,7 @@ class ReceiptMarkFile:
             self._dirty = False
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,10 +1,10 @@
-"""Repair of a damaged channel: what is lost is shown, brought back from a copy where there is one, or given up.
+"""Repair a damaged channel: show what is lost, restore it from a copy if there is one, or give it up.
 
-    <channel>/repairing/…        a log on its way; moved to <channel>/segments by one rename
-    <channel>/damaged/<time>/    what was there before, as it was
+    <channel>/repairing/…        the new log; moved to <channel>/segments by one rename
+    <channel>/damaged/<time>/    the old log, unchanged
 
-Blocks come from the damaged log itself as far as they are whole, the others from archives or from a replica. All of
-them are verified as one chain before anything is replaced. Receipted blocks that nobody has any more can be given up;
+Blocks come from the damaged log itself as far as they are intact, the others from archives or a replica. All of
+them are verified as one chain before anything is replaced. Receipted blocks that no copy has can be given up;
 the channel is then closed: it can be read, proved and archived, but its lost heights are never sealed again.
 """
 
@@ -51,10 +51,9 @@ Lines = Iterator[tuple[int, list[bytes]]]
 
 @dataclass(frozen=True, slots=True)
 class ChannelDamage:
-    """What is wrong with a channel: how many blocks are whole from the first on, and which others are known.
+    """Damage of a channel: the number of intact blocks from the first on, and other known ones.
 
-    `receipted` is how many blocks had been receipted as far as anything here says; `sure` is False if the mark that
-    would say so is lost.
+    `receipted` is the number of blocks known to be receipted; `sure` is False if the mark is lost.
     """
 
     channel: str
@@ -78,7 +77,7 @@ class ChannelDamage:
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What came of a repair. Unless `done`, nothing was changed: blocks would be lost, and that was not accepted."""
+    """Result of a repair. Unless `done`, nothing was changed: blocks would be lost, and that was not accepted."""
 
     damage: ChannelDamage
     done: bool
@@ -100,7 +99,7 @@ class RepairResult:
 
 
 def find_damage(home: Path, channel: str) -> ChannelDamage:
-    """Say what is wrong with a channel, and which blocks and envelopes are missing. No block is verified or changed."""
+    """Find the damage of a channel, and which blocks and envelopes are missing. No block is verified or changed."""
     read_settings(home, channel)
     return _Damaged(home / FOLDER / channel).describe()
 
@@ -116,11 +115,11 @@ def repair_channel(
     now_ns: Callable[[], int] = time.time_ns,
     disk: Disk | None = None,
 ) -> RepairResult:
-    """Bring a damaged channel back to one whole, verified chain; what it had before is kept beside it.
+    """Restore a damaged channel to one verified chain; the old files are kept.
 
-    `archive` is a folder of `ledger archive`, `replica` the home of a repository that has a copy of the channel.
-    Receipted blocks that are in none of them are given up only with `accept_loss`, which closes the channel. Raises
-    `Unverified` if the blocks do not verify, `Forked` if a source has another block than the receipted one.
+    `archive` is a folder of `ledger archive`, `replica` the home of a repository with a copy of the channel. Receipted
+    blocks that are in none of them are given up only with `accept_loss`, which closes the channel. Raise `Unverified`
+    if the blocks do not verify, `Forked` if a source has another block than the receipted one.
     """
     settings = read_settings(home, channel)
     folder, disk = home / FOLDER / channel, disk or Disk()
@@ -149,7 +148,7 @@ def repair_channel(
 
 
 class _Damaged:
-    """A channel folder, looked at without trusting any of it."""
+    """A channel folder, read without trusting any of it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.segments = folder, Segments(folder)
@@ -164,7 +163,7 @@ class _Damaged:
             self.problems.append(error.detail)
         entries: dict[int, dict[str, Any]] = {}
         with contextlib.suppress(RopewalkError):
-            # Opened before what is known is read: one that has more than the log says so there.
+            # Opened before `known.json` is read: an index that has more than the log records it there.
             index = LedgerIndex(self.segments, derive)
             try:
                 entries = {height: _entry(index, height) for height in range(whole, index.state.height)}
@@ -185,7 +184,7 @@ class _Damaged:
             max(entries, default=-1) + 1,
         )
         if mark is None and not (self.folder / MARK).exists():
-            self.problems.append("the file that says how many blocks were receipted is missing")
+            self.problems.append("the mark of receipted blocks is missing")
         for each in (*(known.lost if known is not None else ()), *(loss.lost if loss is not None else ())):
             entries.setdefault(each["height"], each)
         if mark is not None and mark.blocks and any(mark.block_hash):
@@ -213,14 +212,14 @@ def _entry(index: LedgerIndex, height: int) -> dict[str, Any]:
 
 
 class _Repairing:
-    """A log on its way: assembled beside the damaged one, checked, then put in its place."""
+    """A new log: assembled next to the damaged one, checked, then installed."""
 
     def __init__(self, folder: Path, settings: ChannelSettings, trust: Trust, disk: Disk) -> None:
         self._folder, self._settings, self._trust, self._disk = folder, settings, trust, disk
         self._segments, self._begun = Segments(folder), folder / "repairing"
 
     def assemble(self, whole: int, source: Callable[[Callable[[int, list[bytes]], None]], None]) -> int:
-        """Write the longest chain there is, from our own whole records and from the source; return its length."""
+        """Write the longest chain from our own intact records and from the source; return its length."""
         self.clear()
         starts = self._segments.starts()
         base = max((start for start in starts if start <= whole), default=0)
@@ -252,7 +251,7 @@ class _Repairing:
         return blocks
 
     def check(self, blocks: int) -> None:
-        """Verify what was assembled as one chain, and that it is the history which was receipted."""
+        """Verify the assembled chain, and that it is the receipted history."""
         built = Segments(self._begun)
         report = check_lines(self._settings, _lines_of(built), trust=self._trust, deep=True)
         wrong = report.first_failure
@@ -263,7 +262,7 @@ class _Repairing:
                 **wrong.fields,
                 advice="Nothing was changed. Name a source that verifies, with --from-archive or --from-replica.",
             )
-        with contextlib.suppress(Damaged):  # a mark that cannot be read names no block
+        with contextlib.suppress(Damaged):  # an unreadable mark names no block
             mark = read_mark(self._folder)
             if mark is not None and mark.place is not None and mark.blocks <= blocks:
                 place = built.find(mark.blocks - 1).place
@@ -279,15 +278,15 @@ class _Repairing:
 
     def _fork(self, height: int) -> Forked:
         return Forked(
-            f"channel {self._settings.channel}: block {height} there is not the one that was receipted here",
+            f"channel {self._settings.channel}: block {height} of the source is not the receipted one",
             height=height,
-            advice="Nothing was changed. Compare both histories; the receipts say which one was acknowledged.",
+            advice="Nothing was changed. Compare both histories with the receipts to see which one was acknowledged.",
         )
 
     def put_in_place(
         self, damage: ChannelDamage, blocks: int, lost: tuple[dict[str, Any], ...], source: str, now_ns: int
     ) -> Path:
-        """Keep what is there, and let the new log take its place. What is given up is written down first."""
+        """Keep the old log, and install the new one. What is given up is recorded first."""
         kept = self._folder / "damaged" / str(now_ns)
         self._disk.make_directories(kept)
         at = datetime.fromtimestamp(now_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -305,14 +304,14 @@ class _Repairing:
         mark = (self._begun / MARK).read_bytes() if receipted == blocks else self._lost_mark(receipted)
         self._disk.replace(self._folder / MARK, mark, mode=0o600)
         if (self._folder / KNOWN).exists():
-            self._disk.unlink(self._folder / KNOWN)  # the mark says as much, and repairs.json which blocks
+            self._disk.unlink(self._folder / KNOWN)  # the mark has the count, and repairs.json the blocks
         if self._segments.files_folder.exists():
             self._disk.rename(self._segments.files_folder, kept / "segments")
         self.finish_swap()
         return kept
 
     def _lost_mark(self, receipted: int) -> bytes:
-        """The mark of blocks that are gone: as it was, if it can be read and says as much."""
+        """Return the mark of lost blocks, if it can be read and matches."""
         with contextlib.suppress(Damaged):
             mark = read_mark(self._folder)
             if mark is not None and mark.blocks == receipted:
@@ -320,20 +319,20 @@ class _Repairing:
         return ReceiptMark(receipted).to_bytes()
 
     def finish_swap(self) -> None:
-        """Put the new log in place where the old one was moved away already, now or by a process that was killed."""
+        """Install the new log if the old one was already moved, now or by a killed process."""
         if not self._segments.files_folder.exists() and (self._begun / "segments").is_dir():
             self._disk.rename(self._begun / "segments", self._segments.files_folder)
             self._disk.fsync_directory(self._folder)
 
     def clear(self) -> None:
-        """Take away what is not in its place. All in that folder is ours."""
+        """Remove what was not installed. Everything in that folder belongs to the repair."""
         shutil.rmtree(self._begun, ignore_errors=True)
 
 
 def _source(
     channel: str, archive: Path | None, replica: Path | None, trust: Trust
 ) -> Callable[[Callable[[int, list[bytes]], None]], None]:
-    """Where missing blocks come from: it hands every block, the first first, to who takes them."""
+    """Return the source of missing blocks: a function that passes every block, in order, to a callback."""
 
     def read(take: Callable[[int, list[bytes]], None]) -> None:
         if archive is not None:

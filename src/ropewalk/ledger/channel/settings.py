@@ -1,7 +1,7 @@
-"""The settings of a channel: who seals it and under which policy, as they lie in its folder.
+"""The settings of a channel: its signer and policy, as stored in its folder.
 
 <home>/ledger/<channel>/channel.json    {"version":1,"channel","key","signer","policy_hash"}
-<home>/ledger/<channel>/policy.json     the policy bundle, where there is one
+<home>/ledger/<channel>/policy.json     the policy bundle, if there is one
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = "ledger"
 
 @dataclass(frozen=True, slots=True)
 class ChannelSettings:
-    """Who seals a channel's blocks, by name and by key, and under which policy."""
+    """The signer of a channel's blocks, by name and by key, and the policy."""
 
     channel: str
     key: str
@@ -33,12 +33,12 @@ class ChannelSettings:
     policy: Policy | None = None
 
     def trust(self) -> Trust:
-        """What a verifier must believe to accept this channel."""
+        """Return the trust that accepts this channel."""
         return Trust((self.signer,), (self.signer,), self.policy.hash if self.policy is not None else None)
 
 
 def channels(home: Path) -> list[str]:
-    """The channels in a repository, by name; one that has blocks but no settings is damaged, not absent."""
+    """Return the names of the channels in a repository; one with blocks but no settings is damaged, not absent."""
     folder = home / FOLDER
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted(
@@ -49,13 +49,13 @@ def channels(home: Path) -> list[str]:
 def create_channel(
     home: Path, channel: str, key_name: str, signer: PublicKey, policy: Policy | None = None
 ) -> ChannelSettings:
-    """Make a channel; one of that name must not exist."""
+    """Create a channel; its name must not exist."""
     folder = home / FOLDER / check_channel_name(channel)
     if (folder / "channel.json").exists():
         raise Conflict(
-            f'channel "{channel}" exists already',
+            f'channel "{channel}" already exists',
             channel=channel,
-            advice="Append to it as it is, for a channel keeps its policy and its keys; or choose another name.",
+            advice="Append to it, since policy and keys of a channel are fixed; or choose another name.",
         )
     if has_blocks(folder):
         raise _no_settings(channel)
@@ -79,7 +79,7 @@ def create_channel(
 
 
 def read_settings(home: Path, channel: str) -> ChannelSettings:
-    """The settings of a channel that exists."""
+    """Return the settings of an existing channel."""
     folder = home / FOLDER / check_channel_name(channel)
     try:
         value = jcs.parse((folder / "channel.json").read_bytes())
@@ -92,9 +92,9 @@ def read_settings(home: Path, channel: str) -> ChannelSettings:
             advice="Make one with `ropewalk ledger create --channel NAME`, or append to it.",
         ) from error
     except InvalidJson as error:
-        raise Damaged(f"channel {channel}: channel.json is no JSON", reason="settings") from error
+        raise Damaged(f"channel {channel}: channel.json is not JSON", reason="settings") from error
     if not isinstance(value, dict) or value.get("version") != 1 or value.get("channel") != channel:
-        raise Damaged(f"channel {channel}: channel.json is not ours", reason="settings")
+        raise Damaged(f"channel {channel}: channel.json is invalid", reason="settings")
     policy = None
     if value.get("policy_hash") is not None:
         try:
@@ -105,7 +105,7 @@ def read_settings(home: Path, channel: str) -> ChannelSettings:
             ) from error
         if policy.hash.hex() != value["policy_hash"]:
             raise Damaged(
-                f"channel {channel}: policy.json is not the policy of this channel", reason="policy"
+                f"channel {channel}: policy.json does not have this channel's policy hash", reason="policy"
             )
     try:
         signer = PublicKey.from_json(value.get("signer"))
@@ -115,7 +115,7 @@ def read_settings(home: Path, channel: str) -> ChannelSettings:
 
 
 def has_blocks(folder: Path) -> bool:
-    """Return whether blocks were written to a channel folder, whatever else is in it."""
+    """Return whether a channel folder has blocks."""
     with contextlib.suppress(Damaged):
         mark = read_mark(folder)
         if mark is not None and mark.blocks:
@@ -127,10 +127,10 @@ def _no_settings(channel: str) -> Damaged:
     return Damaged(
         f"channel {channel}: there are blocks, but channel.json is missing",
         reason="settings",
-        advice="Put channel.json back, from a backup or from `settings` of its archives. Nothing was changed.",
+        advice="Restore channel.json from a backup or from `settings` of its archives. Nothing was changed.",
     )
 
 
 def write_file(path: Path, raw: bytes) -> None:
-    """Write a file of a channel: under its name stands all of it, durably, or what stood there before."""
+    """Write a file of a channel atomically and durably."""
     Disk().replace(path, raw)

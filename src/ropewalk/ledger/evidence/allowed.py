@@ -50,7 +50,7 @@ TCB_STATUSES: Final = (
     "OutOfDate",
     "OutOfDateConfigurationNeeded",
 )
-"""What Intel may say of a platform and somebody may put up with; what is revoked is not among them."""
+"""TCB statuses of Intel that a verifier may accept; revoked ones are not among them."""
 
 _PCR: Final = re.compile(r"[0-9]|[12][0-9]|3[01]")
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+")
@@ -93,7 +93,7 @@ class EvidenceAllowList:
     crls: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As files hold it. What came later is written only where it says something, so older readers go on."""
+        """Return the JSON form in files. Newer members are written only if set, so older readers keep working."""
         value: dict[str, Any] = {
             "keys": [key.to_json() for key in self.keys],
             "builders": list(self.builders),

@@ -113,7 +113,7 @@ def check_binding(envelope: Envelope) -> tuple[Status, str]:
         return "passed", ""
     report = evidence.get("report")
     if report is None:
-        return "not_checked", "the report lies elsewhere; only its hash is here"
+        return "not_checked", "the report is not included; only its hash is here"
     want = blake3(jcs.encode(report))
     if _digest(evidence["evidence_hash"]) != want:
         return "failed", f"evidence_hash is not the hash of the report, {want.hex()}"

@@ -74,7 +74,7 @@ def _check_whole(found: x509.Certificate, raw: bytes) -> None:
 
 def _load(read: Callable[[bytes], x509.Certificate], raw: bytes) -> x509.Certificate:
     with warnings.catch_warnings():
-        # What will one day be refused about a certificate is news for its issuer, not for whoever checks it.
+        # Future deprecations of a certificate concern its issuer, not the verifier.
         warnings.simplefilter("ignore", CryptographyDeprecationWarning)
         return read(raw)
 
@@ -82,10 +82,10 @@ def _load(read: Callable[[bytes], x509.Certificate], raw: bytes) -> x509.Certifi
 def check_chain(
     leaf: x509.Certificate, above: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int
 ) -> x509.Certificate:
-    """The root under which the leaf stands; raise if there is none. `above` goes from the leaf's issuer upwards.
+    """Return the root of the leaf's chain; raise if there is none. `above` goes from the leaf's issuer upwards.
 
-    Looked at: issuers and signatures, validity at the given time, basicConstraints with path lengths, keyUsage, and
-    critical extensions nobody here understands. Revocation is `crls`' to say.
+    Checked: issuers and signatures, validity at the given time, basicConstraints with path lengths, keyUsage, and
+    unknown critical extensions. `crls` checks revocation.
     """
     return _check_readable([leaf, *above], roots, at_ns, _check_signer)
 
@@ -93,7 +93,7 @@ def check_chain(
 def check_endorsement(
     leaf: x509.Certificate, above: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int
 ) -> x509.Certificate:
-    """As `check_chain`, for the key of a chip, whose vendor says in extensions of its own what it may do."""
+    """Check a chain like `check_chain`, for the key of a chip, whose vendor uses its own extensions."""
     return _check_readable([leaf, *above], roots, at_ns, _check_no_authority)
 
 
@@ -189,6 +189,6 @@ def _check_signer(basic: x509.BasicConstraints | None, usage: x509.KeyUsage | No
 
 def _check_no_authority(basic: x509.BasicConstraints | None, usage: x509.KeyUsage | None, name: str) -> None:
     if basic is not None and basic.ca:
-        raise Unverified(f"{name} is an authority and cannot sign statements")
+        raise Unverified(f"{name} must not be a certificate authority")
     if usage is not None and not usage.digital_signature:
         raise Unverified(f"{name} may not sign: its key usage lacks digitalSignature")

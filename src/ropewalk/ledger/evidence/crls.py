@@ -1,4 +1,4 @@
-"""Revocation lists that somebody has given us: consulted where they are there, never fetched."""
+"""Revocation lists from the configuration: used if present, never fetched."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_lists(
     at: datetime,
 ) -> None:
     name = certificate.subject.rfc4514_string()[:80] or "a certificate"
-    # Authorities of one name may have had several keys: a list by another of them says nothing about this one.
+    # Authorities of one name may have had several keys: ignore a list signed by another of them.
     key = public_key_of(issuer)
     own = [crl for crl in lists if crl.is_signature_valid(key)]
     if not own:

@@ -1,7 +1,7 @@
-"""One piece of evidence: the envelope that carries it, whom the asker believes, and when it is judged.
+"""One item of evidence: its envelope, the verifier's trust, and the time of the check.
 
-What every report of hardware has in common is here: that what the chip signed speaks of the envelope, that what is said
-beside it is the same, and that what was measured is what was pinned.
+Checks common to all hardware reports: the signed report is bound to the envelope, the values given with it are the
+same, and the measurements are allowed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ EARLY_S_MAX: Final = 300  # clocks of two honest machines may differ by this muc
 
 @dataclass(frozen=True, slots=True)
 class EvidenceItem:
-    """Evidence with its report, as part of an envelope, to be judged by somebody at a time.
+    """Evidence with its report, as part of an envelope, to be checked at a time.
 
-    `nonce` is one the asker had sent; None if there was none.
+    `nonce` is the verifier's; None if there was none.
     """
 
     envelope: Envelope
@@ -45,7 +45,7 @@ class EvidenceItem:
         return raw
 
     def chain(self) -> list[x509.Certificate]:
-        """The certificates beside the report, the leaf first."""
+        """Return the certificates of the report, the leaf first."""
         texts = self.evidence.get("cert_chain") or []
         return [parse_pem(str(text)) for text in texts]
 
@@ -71,9 +71,9 @@ class EvidenceItem:
     def require_reported(
         self, measurement: bytes, leaf: x509.Certificate | None, signed_at_ms: int | None = None
     ) -> None:
-        """Raise unless measurement, certificate and, where the document has one, time named beside it are its own.
+        """Raise unless the given measurement, certificate and, if present, time match the signed document.
 
-        An issuer may be named too. Nobody signs it but whoever signs the envelope, so it need only be a text.
+        An issuer may be named too. Only the envelope's signer signs it, so it must only be a string.
         """
         said = self.report.get("measurement")
         if said is not None and said != measurement.hex():
@@ -92,7 +92,7 @@ class EvidenceItem:
             raise Unverified("the issuer named in the report is no text")
 
     def require_age(self) -> None:
-        """Raise if the report is too old. The hardware signs no time: the envelope's signer says it."""
+        """Raise if the report is too old. The hardware signs no time: the envelope's signer states it."""
         most = self.trust.max_age_s
         if most is None:
             return

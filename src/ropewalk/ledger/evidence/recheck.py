@@ -1,7 +1,8 @@
-"""Evidence in sealed blocks, judged again by whoever verifies them: each piece at the time of its block.
+"""Check evidence in sealed blocks again during verification: each item at the time of its block.
 
-The time of the block, not today's, because certificates of enclaves live for hours and a verdict must be the same in
-ten years. What is trusted comes from the verifier's trust file; without roots or pins there only the binding is.
+The block's time is used, not today's, because certificates of enclaves are valid for hours and a verdict must be the
+same in ten years. The verifier's trust file names what is trusted; without roots or allowed values only the binding is
+checked.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class EvidenceTally:
         asked = "" if nonce is None else ", nor for the nonce"
         return (
             "not_checked",
-            f"{detail or 'it speaks of this envelope'}; nobody is trusted to vouch for it{asked}",
+            f"{detail or 'it speaks of this envelope'}; no key is trusted to sign it{asked}",
         )
 
     def look(self, envelope: Envelope, height: int, index: int, at_ns: int) -> None:

@@ -27,7 +27,7 @@ NAME = "evidence.json"
 
 
 def read_evidence(home: Path, channel: str) -> EvidenceSettings | None:
-    """What a channel believes about evidence; None if it was never told."""
+    """Return the evidence settings of a channel; None if it has none."""
     read_settings(home, channel)
     try:
         raw = (home / FOLDER / channel / NAME).read_bytes()
@@ -56,9 +56,9 @@ def write_evidence(home: Path, channel: str, settings: EvidenceSettings) -> Path
 
 
 def stored_trust(home: Path, channel: str) -> Trust:
-    """What a stored channel itself says to believe: settings, keys and evidence, with its line of keys.
+    """Return the trust of a stored channel: settings, keys and evidence, with its key history.
 
-    Statements about keys count up to the first that does not hold: the verifier reports that one where it stands.
+    Key statements apply up to the first invalid one, which the verifier reports.
     """
     with Channel(home, channel) as reading:
         settings = reading.settings
@@ -73,7 +73,7 @@ def stored_trust(home: Path, channel: str) -> Trust:
     if trust.key_history is not None:
         trust.key_history.complete = True
     if trust.policy_hash is not None and any(channel == companion(each) for each in channels(home)):
-        trust = replace(trust, policy_hash=None)  # snapshots are made under no policy of their own
+        trust = replace(trust, policy_hash=None)  # snapshots have no policy
     return _with_evidence(trust, read_evidence(home, channel))
 
 

@@ -1,7 +1,7 @@
-"""Whose evidence is believed, read and ready: certificates, keys, and what is pinned. Nobody and nothing by default.
+"""Trust in evidence: certificates, keys, and allowed values. Nothing is trusted by default.
 
-The evidence.json of a channel is `{"version":1, "roots":["<PEM>"…], …}` with the members of `pins` beside them; a trust
-file says the same in two members, `roots` and `evidence`.
+The evidence.json of a channel is `{"version":1, "roots":["<PEM>"…], …}` with the members of `allowed`; a trust file
+has the same in two members, `roots` and `evidence`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVIDENCE_SETTINGS_BYTES_MAX = 16 << 20  # roots, revocation lists of a megabyte 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceSettings:
-    """The evidence.json of a channel: the roots as PEM texts, and what is pinned beside them.
+    """The evidence.json of a channel: the roots as PEM texts, and the allowed values.
 
     >>> settings = EvidenceSettings((), EvidenceAllowList(builders=("urn:x",)))
     >>> parse_evidence_settings(settings.to_bytes()) == settings
@@ -43,9 +43,9 @@ class EvidenceSettings:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceTrust:
-    """What a verifier of evidence believes: roots, keys, builders and measurements. Empty means nobody and nothing.
+    """What a verifier of evidence trusts: roots, keys, builders and measurements. Empty trusts nothing.
 
-    `pinned` is False where only roots are known: signatures and chains are judged, whose evidence it is stays open.
+    `pinned` is False if only roots are known: signatures and chains are checked, the origin of evidence is not.
     """
 
     roots: tuple[x509.Certificate, ...] = ()
@@ -82,7 +82,7 @@ class EvidenceTrust:
 
 
 def parse_evidence_settings(raw: bytes) -> EvidenceSettings:
-    """The settings of a file; anything unknown in it is refused, and so is a root that is no certificate."""
+    """Parse the settings file; reject unknown members and roots that are not certificates."""
     value = jcs.parse(raw, bytes_max=EVIDENCE_SETTINGS_BYTES_MAX)
     if not isinstance(value, dict) or value.get("version") != 1 or value["version"] is True:
         raise _wrong("an object of version 1 is expected, with roots and whose evidence is believed")

@@ -1,7 +1,7 @@
-"""Whether evidence holds (S4 §6), offline: signatures over provenance, and the reports of trusted hardware.
+"""Verify evidence (S4 §6), offline: signatures over provenance, and the reports of trusted hardware.
 
-`binding` says that evidence speaks of an envelope; this module says whether it is true. What counts is configured
-(`evidencetrust`), nothing is trusted by default. What cannot be judged here answers *not checked*, and policy decides.
+`binding` checks that evidence is bound to an envelope; this module verifies it. Trust is configured (`trust`); nothing
+is trusted by default. What cannot be verified is *not checked*, and the policy decides.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _check_freshness(
 ) -> None:
     fresh = report.get("freshness", {})
     if not isinstance(fresh, dict):
-        raise Unverified("freshness is an object with nonce and expires_at")
+        raise Unverified("freshness must be an object with nonce and expires_at")
     if "expires_at" in fresh and at_ns > parse_timestamp(str(fresh["expires_at"])):
         raise Unverified(f"the report expired at {str(fresh['expires_at'])[:40]}")
     said = fresh.get("nonce")

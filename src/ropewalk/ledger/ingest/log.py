@@ -28,7 +28,7 @@ from ropewalk.ledger.block.block import Block, check_contents
 from ropewalk.ledger.envelope.envelope import parse_wire
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import PendingHistory
-from ropewalk.ledger.ingest.ports import Blocks, Head, Index, IngestLimits
+from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
 from ropewalk.ledger.ingest.sealer import BlockSealer
 from ropewalk.ledger.ingest.ticket import LedgerReceipt, Ticket, Waiter
 from ropewalk.ledger.keys.history import KeyHistory
@@ -49,7 +49,7 @@ class ChannelWriter:
         self,
         channel: str,
         key: SigningKey,
-        blocks: Blocks,
+        blocks: BlockStore,
         index: Index,
         head: Head,
         *,

@@ -12,7 +12,7 @@ from ropewalk.ledger.block.index_keys import BlockIndexKeys
 FUTURE_NS_MAX: Final = 5 * 60 * 10**9
 
 
-class Blocks(Protocol):
+class BlockStore(Protocol):
     """Block storage. `append` writes, `sync` makes durable; both raise `Unavailable` and change nothing else."""
 
     def append(self, height: int, lines: Sequence[bytes], block_hash: bytes, *, statement: bool) -> Any:

@@ -19,7 +19,7 @@ from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import PendingHistory
-from ropewalk.ledger.ingest.ports import Blocks, Head, Index, IngestLimits
+from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
 from ropewalk.ledger.ingest.ticket import LedgerReceipt, OpenBlock, Ticket
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.lifetimes import Lifetime, check_lifetimes
@@ -40,7 +40,7 @@ class BlockSealer:
         self,
         channel: str,
         keys: Sequence[SigningKey],
-        blocks: Blocks,
+        blocks: BlockStore,
         index: Index,
         head: Head,
         *,

@@ -1,8 +1,7 @@
-"""Mailboxes (S4 §5): what two sides agree on before envelopes go through shared memory, and what the host vouches for.
+"""Mailboxes (S4 §5): limits agreed before envelopes go through shared memory, and the root signed by the host.
 
-The host agent, which is the side that has the channel, signs a root over every run of slots it has answered: that it
-took these envelopes, in this order, out of this mailbox. Whoever put them in holds it against the digests of what it
-put in.
+The host agent, which has the channel, signs a root over every run of slots it has answered: it took these envelopes,
+in this order, from this mailbox. The sender compares it with the digests of what it put in.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
 from ropewalk.kernel.keys import PublicKey, SigningKey
 
 TRANSPORT: Final = "vm_mailbox"  # its name in advertisements, S4 §5
-DAMAGED: Final = bytes(32)  # stands for the digest of a slot that did not hold what was put in
+DAMAGED: Final = bytes(32)  # digest of a slot whose content was changed
 _RUN: Final = struct.Struct("<QQ")
 _SIGNATURE: Final = re.compile("[0-9a-f]{128}")
 _SEAL: Final = struct.Struct("<QQ32s64s16x")
@@ -38,28 +37,28 @@ class MailboxLimits:
     burst_per_s: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As an advertisement says it, and as the transcript covers it."""
+        """Return the JSON form in an advertisement and in the transcript."""
         said = {"slots": self.slots, "slot_bytes": self.slot_bytes}
         return said if self.burst_per_s is None else {**said, "burst_per_s": self.burst_per_s}
 
     @classmethod
     def from_json(cls, said: object) -> MailboxLimits:
-        """What an advertisement says; Invalid where it makes no sense.
+        """Parse the limits of an advertisement; raise Invalid if they are inconsistent.
 
         >>> MailboxLimits.from_json({"slots": 8, "slot_bytes": 0})
         Traceback (most recent call last):
-        ropewalk.errors.Invalid: capability advertisement: slot_bytes of vm_mailbox is a number above 0
+        ropewalk.errors.Invalid: capability advertisement: slot_bytes of vm_mailbox must be a number above 0
         """
         if not isinstance(said, dict):
-            raise Invalid("capability advertisement: vm_mailbox is an object")
+            raise Invalid("capability advertisement: vm_mailbox must be an object")
         for name in ("slots", "slot_bytes", "burst_per_s"):
             found = said.get(name, 1 if name == "burst_per_s" else None)
             if type(found) is not int or found < 1:
-                raise Invalid(f"capability advertisement: {name} of vm_mailbox is a number above 0")
+                raise Invalid(f"capability advertisement: {name} of vm_mailbox must be a number above 0")
         return cls(said["slots"], said["slot_bytes"], said.get("burst_per_s"))
 
     def within(self, other: MailboxLimits) -> MailboxLimits:
-        """The smaller of each; who names no rate leaves it to the other."""
+        """Return the smaller of each limit; a side without a rate accepts the other's."""
         rates = [each.burst_per_s for each in (self, other) if each.burst_per_s is not None]
         return MailboxLimits(
             min(self.slots, other.slots),
@@ -68,10 +67,10 @@ class MailboxLimits:
         )
 
 
-class RateLimiter:
+class BurstLimiter:
     """A rate that is kept: what comes faster waits, and nothing is refused.
 
-    >>> pace = RateLimiter(10)
+    >>> pace = BurstLimiter(10)
     >>> pace.wait_s(5, now_s=0.0), pace.wait_s(1, now_s=0.0), pace.wait_s(1, now_s=2.0)
     (0.0, 0.5, 0.0)
     """
@@ -91,7 +90,7 @@ class RateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class SignedRoot:
-    """What the host agent says about a run of slots: from which place on, how many, their root, and its signature.
+    """The host agent's statement about a run of slots: first place, count, root, and signature.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> signed = sign_root(key, b"i" * 16, 7, [bytes(32)])
@@ -106,12 +105,12 @@ class SignedRoot:
     signature: bytes
 
     def to_bytes(self) -> bytes:
-        """As it stands in the mailbox."""
+        """Return the bytes stored in the mailbox."""
         return _SEAL.pack(self.first, self.count, self.root, self.signature)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> SignedRoot | None:
-        """As it stands in the mailbox; None before anything was taken."""
+        """Parse the bytes stored in the mailbox; None before anything was taken."""
         return cls(*_SEAL.unpack(raw)) if any(raw) else None
 
     def to_json(self) -> dict[str, Any]:
@@ -138,12 +137,12 @@ class SignedRoot:
         return cls(first, count, root, bytes.fromhex(signature))
 
     def check(self, signer: PublicKey, mailbox: bytes, first: int, digests: Sequence[bytes]) -> None:
-        """Raise Unverified unless the signer says that exactly these were taken from there on."""
+        """Raise Unverified unless the signer states that exactly these slots were taken."""
         root = mailbox_root(mailbox, first, digests)
         if (self.first, self.count, self.root) != (first, len(digests), root):
             raise Unverified(
                 f"mailbox: from place {first} on, other slots were taken than were put in",
-                advice="Somebody writes into the mailbox.",
+                advice="Another process writes into the mailbox.",
             )
         signer.verify(root, self.signature)
 
@@ -158,6 +157,6 @@ def mailbox_root(mailbox: bytes, first: int, digests: Sequence[bytes]) -> bytes:
 
 
 def sign_root(key: SigningKey, mailbox: bytes, first: int, digests: Sequence[bytes]) -> SignedRoot:
-    """What the host agent says about a run of slots it has taken."""
+    """Sign a root over a run of slots that the host has taken."""
     root = mailbox_root(mailbox, first, digests)
     return SignedRoot(first, len(digests), root, key.sign(root))

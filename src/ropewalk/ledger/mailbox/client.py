@@ -25,7 +25,7 @@ SCHEME = "mailbox:"
 
 @dataclass(slots=True, kw_only=True)
 class RingSession(ClientSession):
-    """A connection with a ring beside it."""
+    """A connection with a ring for the envelopes."""
 
     mapped: MappedRing
     writer: RingWriter
@@ -57,7 +57,7 @@ class RingSession(ClientSession):
             self.freed.set()
 
     def _check(self, message: RemoteMessage) -> None:
-        """The host took what we put in, and says so with its key."""
+        """Verify the host's signature over what it took from the ring."""
         if message.number not in self.put:
             raise Invalid(f"message: outcomes of {message.number}, which was not asked")
         first, digests = self.put.pop(message.number)
@@ -95,7 +95,7 @@ class MailboxClient(LedgerClient):
     def _locate(self) -> str:
         path = self.url.removeprefix(SCHEME)
         if self._tls is not None or not self.url.startswith(SCHEME) or not path:
-            raise Usage(f"{self.url} is no mailbox", advice="Write mailbox:FOLDER, without certificates.")
+            raise Usage(f"{self.url} is not a mailbox", advice="Write mailbox:FOLDER, without certificates.")
         self._folder = Path(path).absolute()
         return TRANSPORT
 
@@ -153,7 +153,7 @@ class MailboxClient(LedgerClient):
                 self._ids.pop(raw, None)
         return [refused[number] if number in refused else next(rest) for number in range(len(raws))]
 
-    def _refusal(self, raw: bytes, limit: int) -> RopewalkError | None:  # noqa: ARG002 - slots have one of their own
+    def _refusal(self, raw: bytes, limit: int) -> RopewalkError | None:  # noqa: ARG002 - slots have their own limit
         size = self._limits.slot_bytes
         if len(raw) <= size:
             return None

@@ -1,9 +1,9 @@
-"""The enclave bridge (S4 §5): envelopes that only a named, measured environment can read, whoever carries them.
+"""The enclave bridge (S4 §5): envelopes that only a named, measured environment can read.
 
 An enclave advertises a key in the payload of a CapabilityAdvertisement, and its evidence binds that payload, hence the
-key, to a measurement (S4 §7.5). An envelope names its enclave by `confidentiality_tag.enclave_ref`; it is sealed whole
-to the key of that enclave with HPKE (RFC 9180, base mode: X25519, HKDF-SHA256, ChaCha20-Poly1305). Whoever carries it
-sees the channel, the enclave, the key and the envelope's id. All four are bound into the seal: put under another, it
+key, to a measurement (S4 §7.5). An envelope names its enclave by `confidentiality_tag.enclave_ref`; it is sealed as a
+whole to the key of that enclave with HPKE (RFC 9180, base mode: X25519, HKDF-SHA256, ChaCha20-Poly1305). A carrier
+sees the channel, the enclave, the key and the envelope's id. All four are bound into the seal: with another value it
 does not open.
 """
 
@@ -57,13 +57,13 @@ class EnclaveOffer:
         return identity_digest("x25519", self.public).hex()
 
     def to_json(self) -> dict[str, Any]:
-        """As an advertisement says it."""
+        """Return the JSON form in an advertisement."""
         return {"enclave_ref": self.enclave_ref, "public_key": self.public.hex(), "suite": SUITE}
 
 
 @dataclass(frozen=True, slots=True)
 class EnclaveKey:
-    """The key an enclave opens with: derived from a secret of its own and from its name.
+    """The key of an enclave, derived from its secret and its name.
 
     >>> key = EnclaveKey("pay", SealingKey(bytes(32)))
     >>> key.offer.enclave_ref, len(key.offer.public)
@@ -92,7 +92,7 @@ def offer_payload(offer: EnclaveOffer) -> dict[str, Any]:
 
 
 def offer_of(advertisement: Envelope) -> EnclaveOffer:
-    """What an advertisement offers, if its author signed it. Whether its key is an enclave's, `check_offer` says."""
+    """Return the offer of a signed advertisement. `check_offer` checks that the key is an enclave's."""
     capabilities_of(advertisement)
     payload = advertisement.payload
     said = payload.get(TRANSPORT) if isinstance(payload, dict) else None
@@ -107,9 +107,9 @@ def offer_of(advertisement: Envelope) -> EnclaveOffer:
 def check_offer(
     advertisement: Envelope, trust: Trust, at_ns: int, nonce: bytes | None = None
 ) -> EnclaveOffer:
-    """The offer, if evidence that holds binds its key to hardware and a measurement that the trust file names.
+    """Return the offer if valid evidence binds its key to trusted hardware and a trusted measurement.
 
-    Not checked is not enough here: whatever is sealed to the key is readable by whoever has it.
+    Not checked is not enough here: the holder of the key can read everything sealed to it.
     """
     offer = offer_of(advertisement)
     evidence = advertisement.fields.get("attestation_evidence")
@@ -121,14 +121,14 @@ def check_offer(
     status, detail = EvidenceTally(trust).judge(advertisement, at_ns, nonce)
     if status != "passed":
         raise Unverified(
-            f"nobody vouches that the key of {offer.enclave_ref} is an enclave's: {detail}",
+            f"no valid attestation binds this key to enclave {offer.enclave_ref}: {detail}",
             advice="Name roots and measurements in the trust file: `ropewalk ledger evidence set`.",
         )
     return offer
 
 
 @dataclass(frozen=True, slots=True)
-class SealedEnvelope:
+class EnclaveEnvelope:
     """A sealed envelope on its way: for which channel, enclave and key, its id, and the bytes only they can open."""
 
     channel: str
@@ -156,7 +156,7 @@ class SealedEnvelope:
         }
 
 
-def sealing_place(envelope: Envelope, channel: str, offer: EnclaveOffer) -> SealedEnvelope:
+def sealing_place(envelope: Envelope, channel: str, offer: EnclaveOffer) -> EnclaveEnvelope:
     """Where an envelope goes, nothing sealed yet; Denied if it names another enclave, or none."""
     named = (envelope.fields.get("confidentiality_tag") or {}).get("enclave_ref")
     if named != offer.enclave_ref:
@@ -165,10 +165,10 @@ def sealing_place(envelope: Envelope, channel: str, offer: EnclaveOffer) -> Seal
             f"it is for {who}, and {offer.enclave_ref!r} offers its key",
             advice="Name the enclave when the envelope is built: `ledger envelope --enclave-ref REF`.",
         )
-    return SealedEnvelope(check_channel_name(channel), offer.enclave_ref, offer.key_id, envelope.id, b"")
+    return EnclaveEnvelope(check_channel_name(channel), offer.enclave_ref, offer.key_id, envelope.id, b"")
 
 
-def parse_sealed(raw: bytes) -> SealedEnvelope:
+def parse_sealed(raw: bytes) -> EnclaveEnvelope:
     """A sealed envelope from its bytes.
 
     >>> parse_sealed(b"{}")
@@ -185,12 +185,12 @@ def parse_sealed(raw: bytes) -> SealedEnvelope:
     if not isinstance(channel, str) or not isinstance(sealed, str) or name is None:
         raise Invalid("sealed envelope: it has channel, envelope_id and sealed")
     if not isinstance(key_id, str) or hash_from_hex(key_id) is None:
-        raise Invalid("sealed envelope: key_id is 64 hex digits")
+        raise Invalid("sealed envelope: key_id must be 64 hex digits")
     ref = _checked_ref(said.get("enclave_ref"))
-    return SealedEnvelope(check_channel_name(channel), ref, key_id, name, decode_base64(sealed, "/sealed"))
+    return EnclaveEnvelope(check_channel_name(channel), ref, key_id, name, decode_base64(sealed, "/sealed"))
 
 
-def open_sealed(sealed: SealedEnvelope, key: EnclaveKey, channel: str) -> Envelope:
+def open_sealed(sealed: EnclaveEnvelope, key: EnclaveKey, channel: str) -> Envelope:
     """The envelope, in the enclave it was sealed for; SigInvalid if it was sealed for another place, or changed."""
     offer = key.offer
     if (sealed.channel, sealed.enclave_ref) != (channel, offer.enclave_ref):
@@ -221,5 +221,5 @@ def public_key(offer: EnclaveOffer) -> X25519PublicKey:
 
 def _checked_ref(name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= REF_CHARS_MAX or not name.isprintable():
-        raise Invalid(f"an enclave_ref is a printable text of at most {REF_CHARS_MAX} characters")
+        raise Invalid(f"an enclave_ref must be printable text of at most {REF_CHARS_MAX} characters")
     return name

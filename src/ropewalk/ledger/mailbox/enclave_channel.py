@@ -9,9 +9,9 @@ from ropewalk.errors import InvalidKey, RopewalkError
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import EnvelopeSink, LedgerReceipt
 from ropewalk.ledger.mailbox.enclave import (
+    EnclaveEnvelope,
     EnclaveKey,
     EnclaveOffer,
-    SealedEnvelope,
     hpke,
     open_sealed,
     parse_sealed,
@@ -20,8 +20,8 @@ from ropewalk.ledger.mailbox.enclave import (
 )
 
 
-def seal_envelope(envelope: Envelope, channel: str, offer: EnclaveOffer) -> SealedEnvelope:
-    """Seal an envelope for the enclave it names. Check the offer before: whoever has its key reads the envelope."""
+def seal_envelope(envelope: Envelope, channel: str, offer: EnclaveOffer) -> EnclaveEnvelope:
+    """Seal an envelope for the enclave it names. Check the offer first: the holder of its key reads the envelope."""
     place = sealing_place(envelope, channel, offer)
     try:
         return replace(place, sealed=hpke().encrypt(envelope.raw, public_key(offer), info=place.info))

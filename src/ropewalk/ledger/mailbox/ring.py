@@ -1,17 +1,17 @@
-"""A ring of slots in memory that two processes share: one puts bytes in, the other takes them out, in order.
+"""A ring of slots in shared memory: one process puts bytes in, the other takes them out, in order.
 
 Little endian; `slots` slots of `slot_bytes` each at most:
 
     0     magic `EAMBOX1\\0`, version u32, slots u32, slot_bytes u32, zero u32, id (16 bytes), zero (16)
-    56    tail u64: how many were put in           written by the writer alone
-    64    head u64: how many were let go           written by the reader alone, on a cache line of its own
-    128   seal (128 bytes): what the reader says about those it took; zero before
+    56    tail u64: how many were put in           written by the writer only
+    64    head u64: how many were acknowledged     written by the reader only, on a separate cache line
+    128   seal (128 bytes): the reader's signed root over what it took; zero before
     256   slots, each `seq u64 | len u32 | flags u32 | digest (32) | bytes`, filled up to a multiple of 64
 
-The place `n` lies in slot `n % slots` and is there once `seq` is `n + 1`. That number is written last and in one piece:
-a writer that is killed before leaves nothing that anybody would read. The digest covers all else, the number and the id
-of the ring, so neither a changed byte nor what lay in the slot before can pass for it. `tail` is for onlookers: what
-was put in follows from the slots. No fence is needed: a reader looks when it is told to, and a system call lies
+Entry `n` is in slot `n % slots`, and complete once `seq` is `n + 1`. That number is written last and atomically:
+a writer that is killed before leaves nothing readable. The digest covers everything else, the number and the id
+of the ring, so neither a changed byte nor an old slot is accepted. `tail` is informative: what
+was put in follows from the slots. No fence is needed: a reader reads after a notification, and a system call is in
 between.
 """
 
@@ -58,7 +58,7 @@ def ring_bytes(slots: int, slot_bytes: int) -> int:
 
 
 class Ring:
-    """The memory of a ring, checked, for whoever looks at it.
+    """The checked memory of a ring, for reading.
 
     >>> ring = Ring.format(bytearray(1024), 4, 100, b"i" * 16)
     >>> ring.slots, ring.slot_bytes, ring.head, ring.published()
@@ -92,12 +92,12 @@ class Ring:
 
     @property
     def head(self) -> int:
-        """How many were let go."""
+        """The number of acknowledged entries."""
         return self._numbers[_HEAD // 8]
 
     @property
     def tail(self) -> int:
-        """How many were put in, as the writer says."""
+        """The number of entries put in, by the writer's counter."""
         return self._numbers[_TAIL // 8]
 
     @property
@@ -131,7 +131,7 @@ class Ring:
         return tagged(Tag.MAILBOX_SLOT, self.id, _COVERED.pack(place + 1, len(raw), 0), raw)
 
     def release(self) -> None:
-        """Let go of the memory, so that it can be unmapped."""
+        """Release the memory, so that it can be unmapped."""
         self._numbers.release()
         self.memory.release()
 
@@ -160,8 +160,8 @@ class RingWriter:
         head = self.ring.head
         if not self._head <= head <= self.tail:
             raise Unverified(
-                f"mailbox: {head} were let go of {self.tail} that were put in",
-                advice="Somebody writes into it.",
+                f"mailbox: head {head} must not be above tail {self.tail}",
+                advice="Another process writes into it.",
             )
         self._head = head
         return self.ring.slots - (self.tail - head)
@@ -176,7 +176,7 @@ class RingWriter:
         if self.room == 0:
             raise Usage("the ring is full")
         at = ring._offset(place)
-        ring._numbers[at // 8] = 0  # nobody takes the old for the new while it is written
+        ring._numbers[at // 8] = 0  # the old entry must not be read as the new one while it is written
         digest = ring.digest(place, raw)
         _SLOT.pack_into(ring.memory, at + 8, len(raw), 0, digest)
         at += SLOT_HEADER_BYTES
@@ -188,7 +188,7 @@ class RingWriter:
 
 
 class RingReader:
-    """The side that takes out. What is taken stays in its slot until it is let go of: a crash before loses nothing."""
+    """The reading side. A taken entry stays in its slot until it is acknowledged: a crash before loses nothing."""
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
@@ -209,13 +209,13 @@ class RingReader:
         return found
 
     def rewind(self) -> None:
-        """Take again what was taken and not let go of."""
+        """Take unacknowledged entries again."""
         self.taken = self.head
 
     def acknowledge(self, count: int, seal: bytes = b"") -> int:
-        """The oldest of those that were taken may be written over; a seal says what was taken."""
+        """Acknowledge the oldest taken entries, which may then be overwritten; `seal` is a signed root over them."""
         if count > self.taken - self.head:
-            raise Usage("nobody lets go of what was not taken")
+            raise Usage("only taken entries can be acknowledged")
         if seal:
             self.ring.memory[_SEAL : _SEAL + len(seal)] = seal
         self.head += count
@@ -229,7 +229,7 @@ def _stride(slot_bytes: int) -> int:
 
 def _damaged(place: int) -> DigestMismatch:
     return DigestMismatch(
-        f"mailbox: slot {place} does not hold what was put in",
+        f"mailbox: slot {place} was changed after it was filled",
         where=f"slot {place}",
-        advice="Send it again; if it goes on, somebody writes into the mailbox.",
+        advice="Send it again; if it happens again, another process writes into the mailbox.",
     )

@@ -1,4 +1,4 @@
-"""What lies in a mailbox, for whoever looks after it: nothing is taken out, and nobody is disturbed."""
+"""Report the contents of a mailbox, read-only."""
 
 from __future__ import annotations
 

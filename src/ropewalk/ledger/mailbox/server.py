@@ -1,10 +1,10 @@
-"""Mailboxes: a channel that processes of this machine append to through memory they share with its host.
+"""Mailboxes: a channel that local processes append to through memory shared with its host.
 
-A mailbox is a folder. In it are the bell, a socket, and for each session a ring, which is made when both sides have
-agreed on its size. The sender puts envelopes into slots and rings; the host takes them out, judges and seals them, and
-answers over the socket. It lets go of a slot when the answer is known: after a crash of either side, what was put in
-and not answered is still there, and the host takes it in before it does anything else. An envelope that stands already
-is not sealed twice, so neither side needs to know how far the other had come.
+A mailbox is a folder with a socket, the doorbell, and one ring per session, made when both sides have agreed on its
+size. The sender puts envelopes into slots and notifies the host; the host takes them out, checks and seals them, and
+answers over the socket. It acknowledges a slot when the answer is known: after a crash of either side, unanswered
+entries are still there, and the host processes them first. An envelope that is already stored is not sealed twice, so
+neither side needs to know the progress of the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ropewalk.errors import Denied, Invalid, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.envelope.envelope import parse_cbor
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
-from ropewalk.ledger.mailbox.agreement import DAMAGED, TRANSPORT, MailboxLimits, RateLimiter, sign_root
+from ropewalk.ledger.mailbox.agreement import DAMAGED, TRANSPORT, BurstLimiter, MailboxLimits, sign_root
 from ropewalk.ledger.mailbox.ring import RingReader, ring_bytes
 from ropewalk.ledger.mailbox.shared_memory import MappedRing, make_ring, map_ring, serve_bell
 from ropewalk.ledger.remote.messages import RemoteMessage
@@ -39,7 +39,7 @@ from ropewalk.net.tcp import TcpListener, TcpPipe
 
 BELL = "bell"
 RING_NAME = re.compile(r"([a-z][a-z0-9._-]{0,127})~[0-9a-f]{32}\.ring")
-SESSIONS_MAX = 8  # at once: each has memory of its own
+SESSIONS_MAX = 8  # at once: each has its own memory
 
 _journal = logging.getLogger("ropewalk.ledger.remote")
 
@@ -63,9 +63,9 @@ class MailboxServer(LedgerServer):
         if options.get("record") == channel:
             raise Usage(
                 f"channel {channel} takes no envelopes where sessions are recorded in it",
-                advice="Record them in a channel of their own.",
+                advice="Record them in a separate channel.",
             )
-        # A Unix socket has no addresses to tell its clients apart by; whoever opens it has the rights of this account.
+        # A Unix socket does not identify its clients; any client has the rights of this account.
         connections = ConnectionLimits(sessions_max, address_max=sessions_max)
         super().__init__(home, keys, channels=[channel], limits=connections, **options)
         self.folder = folder.absolute()
@@ -132,7 +132,7 @@ class MailboxServer(LedgerServer):
             return
         ring = mapped.ring
         if not ring.head <= ring.tail <= ring.head + ring.slots:
-            _journal.warning("%s: left alone: %d put in, %d let go of", path, ring.tail, ring.head)
+            _journal.warning("%s: left alone: %d put in, %d acknowledged", path, ring.tail, ring.head)
             mapped.close()
             return
         key, _ = lease.keys(self.now_ns())
@@ -173,7 +173,7 @@ class MailboxSession(LedgerSession):
             return super()._begin(message)
         count = message.natural("slots")
         if message.parts or not self._intake.may_take(count):
-            raise Invalid("message: `append` says how many slots were filled, and brings nothing else")
+            raise Invalid("message: `append` must have the number of filled slots and nothing else")
         work = asyncio.ensure_future(self._intake.take(count))
         self._work.add(work)
         work.add_done_callback(self._work.discard)
@@ -190,15 +190,15 @@ class MailboxSession(LedgerSession):
 
 
 class _Intake:
-    """The host's side of one ring: what is taken out is judged and sealed, and let go of once that is known."""
+    """The host's side of one ring: entries are taken, checked and sealed, then acknowledged."""
 
     def __init__(self, mapped: MappedRing, lease: WriterLease, agreement: Agreement, key: SigningKey) -> None:
         self._mapped, self._lease, self._agreement, self._key = mapped, lease, agreement, key
         self._reader = RingReader(mapped.ring)
         self._promised = self._reader.head
-        self._pace = RateLimiter(agreement.mailbox.burst_per_s if agreement.mailbox is not None else None)
+        self._pace = BurstLimiter(agreement.mailbox.burst_per_s if agreement.mailbox is not None else None)
         self._turn = asyncio.Lock()
-        self._digests: deque[bytes] = deque()  # of those that are taken and not let go of
+        self._digests: deque[bytes] = deque()  # taken and not acknowledged
 
     def may_take(self, count: int) -> bool:
         """Whether so many more can have been put in; if so, they are going to be taken."""
@@ -239,13 +239,13 @@ class _Intake:
         return {"mailbox": signed.to_json()} | ({"damaged": damaged} if damaged else {})
 
     async def end(self) -> None:
-        """Nobody puts in any more: take what was put in and not answered, then remove the ring."""
+        """Take the remaining unanswered entries after the sender has left, then remove the ring."""
         ring = self._mapped.ring
         self._reader.rewind()
         self._digests.clear()
-        self._pace = RateLimiter(None)
+        self._pace = BurstLimiter(None)
         head = self._reader.head
-        # A slot whose number was changed must not hide those behind it; the tail says how many there are.
+        # A slot with a changed number must not hide those behind it; the tail has their count.
         count = min(max(ring.published(), ring.tail), head + ring.slots) - head
         outcomes = await self.take(count) if count else []
         if any(isinstance(outcome, Unavailable) for outcome in outcomes):
@@ -270,6 +270,6 @@ def _make_private(folder: Path) -> None:
         raise Unavailable(f"{folder}: {os.strerror(error.errno or 0)}") from error
     if found.st_uid != os.geteuid() or found.st_mode & 0o002:
         raise Denied(
-            f"{folder} belongs to somebody else, or anybody may write into it",
+            f"{folder} must belong to this user and not be writable by others",
             advice="Name a folder that is not there yet, or one of your own.",
         )

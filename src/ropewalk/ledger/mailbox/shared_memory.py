@@ -1,7 +1,7 @@
-"""Rings in files that two processes map, and the bell beside them: a Unix socket, so that nobody waits by looking.
+"""Ring files that two processes map, and a Unix socket as doorbell, so that no side polls.
 
-A file on tmpfs is memory and nothing else; on a disk the system writes it back now and then, which nobody waits for.
-Either way it outlives the processes that map it, so what was put in is there after a crash.
+A file on tmpfs is plain memory; on a disk the system writes it back at times, which blocks no process. It outlives the
+processes that map it, so its entries are there after a crash.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MappedRing:
             self._mapped.close()
 
     def remove(self) -> None:
-        """Unmap it and remove its file; whoever has it mapped still keeps it to itself."""
+        """Unmap it and remove its file; other processes that have it mapped keep it."""
         self.close()
         self.path.unlink(missing_ok=True)
 
@@ -84,7 +84,7 @@ def map_ring(path: Path, *, write: bool = True) -> MappedRing:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Have every page now: one that cannot be had later would kill whoever touches it."""
+    """Allocate every page now: a page that is missing later would kill the process that touches it."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return
@@ -120,7 +120,7 @@ async def serve_bell(
     limits: ConnectionLimits,
     refused: Callable[[str, str], None] = lambda _who, _why: None,
 ) -> BellListening:
-    """Listen at a path, in the place of whoever listened there before and has ended; see `serve_tcp`."""
+    """Listen at a path, replacing a listener that has ended; see `serve_tcp`."""
     accepted = ConnectionTasks(accept, limits, refused, pipe_of=lambda *given: BellPipe(path, *given))
     try:
         path.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ async def serve_bell(
 
 
 async def connect_bell(path: Path, *, timeout_s: float) -> BellPipe:
-    """Connect; Unavailable if nobody listens there."""
+    """Connect; raise Unavailable if no process listens there."""
     try:
         async with asyncio.timeout(timeout_s):
             with _reachable(path) as name:

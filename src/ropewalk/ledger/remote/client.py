@@ -1,8 +1,8 @@
-"""A channel that is elsewhere, for coroutines: envelopes go there, receipts and blocks come back.
+"""Client of a remote channel for coroutines: submit envelopes, receive receipts and blocks.
 
-What is asked is kept until it is answered. If the connection is lost, another is made and all that has no answer is
-asked again, in the same order; an envelope that stands already gives its first receipt, so nothing is lost and nothing
-stands twice.
+Requests are kept until they are answered. If the connection is lost, the client reconnects and sends all unanswered
+requests again, in order; an envelope that is already stored gets its first receipt, so nothing is lost or stored
+twice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BATCH_BYTES = 1 << 20
 HEIGHT_MAX = 1 << 53  # of blocks to come
 CONNECT_S = 10.0
 ANSWER_S = 60.0  # longer than a server waits for its turn to write
-RETRY_S = 60.0  # how long a lost connection is tried again before those who wait are told
+RETRY_S = 60.0  # how long a lost connection is retried before waiting callers get an error
 PAUSE_S = (0.05, 2.0)  # between two tries; it doubles from the first to the second
 # Ends of TLS without a word: a server that does not accept our certificate, or one that stops.
 SILENCES_MAX = 3
@@ -67,7 +67,7 @@ Found = tuple[int, list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """Who seals a channel, and under which policy, as its server says."""
+    """Signer and policy of a channel, as reported by its server."""
 
     key: str
     signer: PublicKey
@@ -75,11 +75,11 @@ class RemoteSettings:
 
 
 class LedgerClient:
-    """A channel at `tls://HOST:PORT` or `tcp://HOST:PORT`. Used in an `async with` it connects, or says why it cannot.
+    """A channel at `tls://HOST:PORT` or `tcp://HOST:PORT`. An `async with` connects, or raises.
 
-    `key` signs what we can do; without one a key is made for the occasion. With `trust`, only a key that may seal the
-    channel may answer for it. `compression` is what we would rather have, first. `retry_s` is how long a lost
-    connection is tried again, `first_s` how long the first one is; `told` hears, once, why that is not there yet.
+    `key` signs our capabilities; without one a temporary key is made. With `trust`, only a valid key of the channel
+    may answer. `compression` lists our preferences. `retry_s` is how long a lost connection is retried, `first_s` the
+    first one; `told` is called once with the reason for the delay.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class LedgerClient:
         return message.facts
 
     async def settings(self) -> RemoteSettings:
-        """Who seals the channel, and its policy; believe it if you know the key."""
+        """Return signer and policy of the channel; trust them only if the key is known."""
         (message,) = await self._asked("settings", {})
         policy = parse_policy(message.parts[0]) if message.parts else None
         return RemoteSettings(message.text("key"), PublicKey.from_json(message.facts.get("signer")), policy)
@@ -356,9 +356,9 @@ class LedgerClient:
         self._changed.set()
 
     async def _again(self, session: ClientSession) -> ClientSession | None:
-        """Another connection for all that has no answer; or everybody is told why there is none."""
+        """Reconnect for all unanswered requests; on failure all callers get the error."""
         await self._leave(session)
-        fresh = not session.sent  # nothing was lost: whoever asks now has not waited yet
+        fresh = not session.sent  # nothing was lost: the requests have not waited yet
         self._waiting.extendleft(reversed(session.sent))
         session.sent.clear()
         assert session.error is not None
@@ -448,7 +448,9 @@ class LedgerClient:
         return ClientSession(pipe, frames, agreement, agreed.public_key, message.facts)
 
     def _check_responder(self, key: PublicKey, proofs: Any) -> None:
-        """Raise unless whoever answers seals the channel now, by the trust file and what the channel says since."""
+        """Raise unless the responder's key is valid for the channel, by the trust file and the channel's key
+        statements.
+        """
         if self._trust is None:
             return
         key_history = KeyHistory(self._trust)
@@ -458,7 +460,7 @@ class LedgerClient:
         if validity is None or not validity.named or not validity.is_valid(HEIGHT_MAX, time.time_ns()):
             raise SigInvalid(
                 f"the answer is signed by {key.did()}, which is not trusted",
-                advice="Check the address, or take the trust file of whoever runs it.",
+                advice="Check the address, or use the trust file of its operator.",
             )
 
     async def _leave(self, session: ClientSession) -> None:
@@ -497,7 +499,7 @@ def parse_address(url: str) -> tuple[str, str, int]:
         or found.username
     ):
         raise Usage(
-            f"{str(url)[:200]!r} is no address of a ledger",
+            f"{str(url)[:200]!r} is not a ledger address",
             advice="Write tls://HOST:PORT or tcp://HOST:PORT.",
         )
     return scheme, host, port

@@ -1,4 +1,4 @@
-"""One connection to a channel that is elsewhere: what was agreed on it, and the questions that wait for an answer."""
+"""One connection to a remote channel: the agreement, and the requests that wait for an answer."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""What two sides of a remote channel say to each other, once there are frames between them.
+"""Messages between the two sides of a remote channel.
 
 A message is a list of parts. The first is an object, `{"op", "number", …}`; the others are envelopes, lines of blocks,
 receipts or problems, as bytes. Requests are numbered from 1 and answered in order; an answer carries the number of its
-request, 0 is about the session as a whole.
+request, 0 concerns the whole session.
 
     →                                   ←
-    open      channel, advertisement    opened     its advertisement, what is agreed
+    open      channel, advertisement    opened     its advertisement, the agreement
     append    envelopes                 outcomes   receipts and problems, one for each envelope, from `first` on
-    head                                head       where the channel ends
-    settings                            settings   who seals the channel, and its policy
+    head                                head       the end of the channel
+    settings                            settings   signer and policy of the channel
     blocks    from a height             block      lines of one block, from `first` on, of `lines`
-                                        blocks     no more for now; go on at `height`
-                                        problem    why there is no other answer
+                                        blocks     no more for now; continue at `height`
+                                        problem    the error
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 Op = Literal["open", "opened", "append", "outcomes", "head", "settings", "blocks", "block", "problem"]
 PROTOCOL: Final = "ea-ledger/1"  # S4 §5, the name in TLS
 PARTS_MAX: Final = 8_192 + 2  # a block's envelopes, its record, and what is said about them
-ROOM: Final = 512  # bytes of a message beside its parts, at most
+ROOM: Final = 512  # maximum bytes of a message in addition to its parts
 PROBLEM_CHARS_MAX: Final = 2_000
 _OPS: Final = frozenset(get_args(Op))
 
@@ -55,17 +55,17 @@ class RemoteMessage:
         return [jcs.encode(head), *self.parts]
 
     def natural(self, name: str) -> int:
-        """A fact that is a natural number."""
+        """Return a member that is a natural number."""
         found = self.facts.get(name)
         if type(found) is not int or found < 0:
-            raise _wrong(f"{self.op}: {name} is a natural number")
+            raise _wrong(f"{self.op}: {name} must be a natural number")
         return found
 
     def text(self, name: str) -> str:
-        """A fact that is a text."""
+        """Return a member that is a string."""
         found = self.facts.get(name)
         if not isinstance(found, str):
-            raise _wrong(f"{self.op}: {name} is a text")
+            raise _wrong(f"{self.op}: {name} must be a string")
         return found
 
 
@@ -81,14 +81,14 @@ def parse_message(parts: Sequence[bytes]) -> RemoteMessage:
     try:
         head = jcs.parse(parts[0])
     except InvalidJson as error:
-        raise _wrong(f"its first part is no JSON: {error.detail}") from error
+        raise _wrong(f"its first part is not JSON: {error.detail}") from error
     if not isinstance(head, dict):
-        raise _wrong("its first part is an object")
+        raise _wrong("its first part must be an object")
     op, number = head.pop("op", None), head.pop("number", None)
     if not isinstance(op, str) or op not in _OPS:
         raise _wrong(f'"{str(op)[:40]}" is none we know')
     if type(number) is not int or number < 0:
-        raise _wrong("number is a natural number")
+        raise _wrong("number must be a natural number")
     return RemoteMessage(cast(Op, op), number, cast("dict[str, Any]", head), tuple(parts[1:]))
 
 
@@ -144,7 +144,7 @@ def outcome_of(raw: bytes) -> LedgerReceipt | RopewalkError:
     """
     value = jcs.parse(raw)
     if not isinstance(value, dict):
-        raise _wrong("an outcome is an object")
+        raise _wrong("an outcome must be an object")
     if "code" in value:
         return error_of(cast("dict[str, Any]", value))
     name, block = hash_from_hex(value.get("envelope_id")), hash_from_hex(value.get("block_hash"))
@@ -153,12 +153,12 @@ def outcome_of(raw: bytes) -> LedgerReceipt | RopewalkError:
         raise _wrong("a receipt has envelope_id, height, index and block_hash")
     audit = value.get("audit", [])
     if not isinstance(audit, list) or not all(isinstance(text, str) for text in audit):
-        raise _wrong("the audit of a receipt is a list of strings")
+        raise _wrong("the audit of a receipt must be a list of strings")
     return LedgerReceipt(name, height, index, block, replayed is True, tuple(map(str, audit)))
 
 
 def error_of(problem: dict[str, Any]) -> RopewalkError:
-    """The error a problem tells of, as if it had been raised here.
+    """Return the error of a problem, as if it had been raised here.
 
     >>> error_of(DigestMismatch("no", where="x").to_problem())
     DigestMismatch('no')
@@ -196,7 +196,7 @@ def compress(raw: bytes) -> bytes:
 
 
 def decompress(raw: bytes, limit: int) -> bytes:
-    """What was packed, if it says how large it is, is no larger than `limit`, and is as large as it says.
+    """Decompress; the declared size must be right and at most `limit`.
 
     >>> decompress(compress(b"x" * 1000), 999)
     Traceback (most recent call last):

@@ -1,12 +1,12 @@
-"""Negotiation (S4 §5, §8, §9): two sides say what they can do, and hold each other to what follows from it.
+"""Negotiation (S4 §5, §8, §9): both sides advertise capabilities and derive the same agreement from them.
 
     initiator   → an envelope `transport.capability`: what it can do
-    responder   ← an envelope `transport.capability`: what it can do on this connection, under the channel's policy
+    responder   ← an envelope `transport.capability`: its capabilities on this connection, under the channel's policy
                   and an envelope `transport.agreed`: the ids of both, what was chosen, and the transcript
 
-What is chosen follows from the two advertisements alone, so each side computes it. The transcript is a hash over both
-ids and the choice, and the responder signs it: whoever strips an option on the way breaks a signature or changes an id,
-and it shows.
+The choice follows from the two advertisements alone, so each side computes it. The transcript is a hash over both
+ids and the choice, and the responder signs it: stripping an option on the way breaks a signature or changes an id,
+and is detected.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ SIGNED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What one side can do; where order matters, what it would rather do comes first.
+    """Capabilities of one side; ordered lists have the preferred value first.
 
-    `grace_versions` are past their sunset: whoever knows no others may still read.
+    `grace_versions` are past their sunset: a peer that knows no others may still read.
 
     >>> Capabilities(("tls",)).to_json()["supported_versions"]
     ['1.0.x', '1.1.x']
@@ -114,7 +114,7 @@ class Agreement:
 
     @property
     def encrypted(self) -> bool:
-        """Whether nobody between the two can read what is sent."""
+        """Whether the transport is encrypted."""
         return self.transport in ENCRYPTED
 
     def narrows(self, responder: Capabilities) -> bool:
@@ -145,7 +145,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class NegotiationAnswer:
-    """What a responder says: what it can do, what is agreed, and both as the envelopes it sends."""
+    """A responder's answer: its capabilities, the agreement, and both as the envelopes it sends."""
 
     advertisement: Envelope
     agreed: Envelope
@@ -182,11 +182,11 @@ def advertise(
 
 
 def capabilities_of(envelope: Envelope) -> Capabilities:
-    """What an advertisement says, if it is one and its signature holds. Members we do not know say nothing to us."""
+    """Parse an advertisement with a valid signature. Unknown members are ignored."""
     _check_said(envelope, CAPABILITY_TYPE)
     said = envelope.payload
     if not isinstance(said, dict):
-        raise _wrong("the payload is an object")
+        raise _wrong("the payload must be an object")
     ranges = {
         name: _names(said, name)
         for name in ("supported_versions", "retiring_versions", "grace_versions")
@@ -313,7 +313,7 @@ def check_answer(
     if responders is not None and agreed.public_key not in tuple(responders):
         raise SigInvalid(
             f"the answer is signed by {agreed.public_key.did()}, which is not trusted",
-            advice="Check the address, or take the trust file of whoever runs it.",
+            advice="Check the address, or use the trust file of its operator.",
         )
     if own.public_key != agreed.public_key:
         raise _stripped("what the other side can do, and what it agreed to, are signed by two keys")
@@ -381,7 +381,7 @@ def _nothing(what: str, ours: Sequence[str], theirs: Sequence[str]) -> Unavailab
 def _names(said: dict[str, Any], name: str) -> tuple[str, ...]:
     found = said.get(name)
     if not isinstance(found, list) or len(found) > NAMES_MAX:
-        raise _wrong(f"{name} is a list of at most {NAMES_MAX} names")
+        raise _wrong(f"{name} must be a list of at most {NAMES_MAX} names")
     if not all(isinstance(each, str) and 0 < len(each) <= NAME_CHARS_MAX for each in found):
         raise _wrong(f"{name} are texts of at most {NAME_CHARS_MAX} characters")
     return tuple(found)
@@ -390,7 +390,7 @@ def _names(said: dict[str, Any], name: str) -> tuple[str, ...]:
 def _number(said: dict[str, Any], name: str, default: int | None) -> int:
     found = said.get(name, default)
     if type(found) is not int or found < 1:
-        raise _wrong(f"{name} is a number above 0")
+        raise _wrong(f"{name} must be a number above 0")
     return found
 
 
@@ -401,5 +401,5 @@ def _wrong(what: str) -> Invalid:
 def _stripped(what: str) -> SigInvalid:
     return SigInvalid(
         f"negotiation: {what}",
-        advice="Somebody between the two sides changed what they said; nothing was sent over this connection.",
+        advice="The negotiation was changed in transit; nothing was sent over this connection.",
     )

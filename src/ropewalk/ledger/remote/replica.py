@@ -1,8 +1,7 @@
-"""A channel that is elsewhere, copied here: block by block, each verified as if it came to the door.
+"""Replicate a remote channel: copy it block by block, each verified by the rules of ingest.
 
-The copy is a channel like any other: it can be read, proved, verified, archived and mirrored, but not appended to, for
-the key that seals it is elsewhere. Whose seal counts is settled when the copy is made, and never changes because a
-server says so.
+The replica is a normal channel: it can be read, proved, verified, archived and mirrored, but not appended to, because
+its key is not here. The trusted keys are fixed when the replica is made; a server cannot change them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WRITER_WAIT_S = 30.0  # two commands that pull at once stand in line this long
 
 
 @dataclass(frozen=True, slots=True)
-class PullResult:
+class ChannelPullResult:
     """What a pull brought: how many blocks and envelopes, where the copy ends now, and whether it was made for it."""
 
     channel: str
@@ -53,13 +52,13 @@ class PullResult:
 
 
 class OpenReplica(OpenLog):
-    """A channel whose keys are elsewhere, open for blocks that were sealed there. It seals none."""
+    """A replica open for blocks sealed by its origin. It seals none."""
 
     def __init__(self, channel: Channel, **options: Any) -> None:
         super().__init__(channel, SigningKey.generate("ed25519", os.urandom(32)), **options)
 
     def _check_keys(self, keys: Sequence[SigningKey], key_history: Any, now_ns: int) -> None:
-        """Ours need not be the channel's: whoever has none of its keys cannot seal a block either."""
+        """Accept any keys: without a key of the channel no block can be sealed here."""
 
 
 def pull_channel(
@@ -69,11 +68,11 @@ def pull_channel(
     *,
     trust: Trust | None = None,
     told: Callable[[int], None] = lambda _height: None,
-) -> PullResult:
-    """Fetch what the copy in `home` lacks, verify it, and keep it; the first time, the copy is made.
+) -> ChannelPullResult:
+    """Fetch what the replica in `home` lacks, verify it, and store it; the first time, create the replica.
 
-    `trust` says whose seals count. Without it the key that the server names is believed the first time; after that, the
-    copy knows. A block that does not hold raises what is wrong with it, and everything before it is kept.
+    `trust` names the trusted keys. Without it the key that the server names is trusted the first time; later the
+    replica knows it. An invalid block raises, and everything before it is kept.
     """
     made = False
     try:
@@ -101,7 +100,7 @@ def pull_channel(
                 told(height + 1)
             head = copy.log.head
     count = head.envelopes - before.envelopes
-    return PullResult(channel, head.height - before.height, count, head, made, settings.signer.did())
+    return ChannelPullResult(channel, head.height - before.height, count, head, made, settings.signer.did())
 
 
 def _has_more(remote: RemoteChannel, ours: Head, channel: str) -> bool:
@@ -122,7 +121,7 @@ def _check_settings(found: RemoteSettings, trust: Trust | None) -> None:
     if found.signer not in trust.block_signers:
         raise SigInvalid(
             f"the server names {found.signer.did()} as sealer of the channel, which is not trusted",
-            advice="Check the address, or take the trust file of whoever runs it.",
+            advice="Check the address, or use the trust file of its operator.",
         )
     policy = found.policy.hash if found.policy is not None else None
     if trust.policy_hash is not None and policy != trust.policy_hash:

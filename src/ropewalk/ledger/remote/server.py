@@ -63,7 +63,7 @@ class LedgerServer:
     ) -> None:
         if tls is None and not plain and not is_loopback(host):
             raise Usage(
-                f"{host} can be reached from elsewhere, and nothing would be encrypted",
+                f"{host} is not a loopback address, and the connection would not be encrypted",
                 advice="Give --tls-cert, --tls-key and --client-ca, or ask for --plain.",
             )
         for channel in (*(channels or ()), *([record] if record is not None else [])):
@@ -129,7 +129,7 @@ class LedgerServer:
             raise NotFound(
                 f'no channel "{channel[:80]}" is served here',
                 channel=channel[:80],
-                advice="Whoever runs the server makes channels: `ropewalk ledger create --channel NAME`.",
+                advice="The server's operator creates channels: `ropewalk ledger create --channel NAME`.",
             )
         return self._lease(channel)
 
@@ -155,7 +155,7 @@ class LedgerServer:
             ),
             compression=_narrowed(able.compression, pinned.get("compression")),
             attestation_formats=_narrowed(able.attestation_formats, pinned.get("evidence")),
-            # What is recorded there is ours to say, and nobody else's.
+            # Only the server writes to the record channel.
             features=self._features - {"append"} if lease.channel == self._record else self._features,
         )
 
@@ -164,7 +164,7 @@ class LedgerServer:
         return self._now_ns()
 
     def refused(self, who: str, why: str) -> None:
-        """Tell whoever runs the server, sparingly."""
+        """Log a refused client, with a rate limit."""
         self._refused(f"{who}: refused: {why}")
 
     def version(self, able: Capabilities) -> str:
@@ -177,10 +177,10 @@ class LedgerServer:
     async def record(
         self, said: NegotiationAnswer, initiator: Envelope, shown: Envelope | None
     ) -> LedgerReceipt | None:
-        """Seal what was negotiated; who asked comes first, what was agreed last.
+        """Seal the negotiation: first the request, last the agreement.
 
         An advertisement in a version past its sunset is recorded inside one of ours (S4 §8): its author may know a
-        version that is supported, or read for a grace time.
+        supported version, or read for a grace time.
         """
         if self._record is None:
             return None

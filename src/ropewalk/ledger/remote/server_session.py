@@ -1,7 +1,7 @@
-"""One session of a remote channel, on the side that has it: requests in, answers out, in order.
+"""One session of a remote channel on the server: requests in, answers out, in order.
 
-Requests are read while earlier ones are still worked on, up to a number that was agreed on and to a number of bytes
-held here; beyond, nothing is read, and the other side's own pipe fills up. So nobody can make us hold more.
+Requests are read while earlier ones are processed, up to an agreed number and a number of bytes; beyond that, nothing
+is read and the peer's pipe fills up. So a client cannot make the server hold more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tls import Certificate
 
-OPEN_BYTES_MAX = 256 << 10  # an advertisement; more is not taken from whoever has not even said who they are
+OPEN_BYTES_MAX = 256 << 10  # an advertisement; an unidentified client may not send more
 HELD_BYTES_MAX = 4 << 20  # requests of one session that are worked on; one larger message is taken alone
 READ_BYTES_MAX = 4 << 20  # of blocks, in answer to one request
 GOODBYE_S = 10.0  # what the last answers may take when the server stops
@@ -68,7 +68,7 @@ class SessionHost(Protocol):
         """The time."""
 
     def refused(self, who: str, why: str) -> None:
-        """Tell whoever runs the server that somebody did not come in."""
+        """Log that a client was refused."""
 
     async def record(
         self, said: NegotiationAnswer, initiator: Envelope, shown: Envelope | None
@@ -85,7 +85,7 @@ class _Reply:
 
 
 class LedgerSession:
-    """One peer. `run` returns when it has gone, or was told why it must."""
+    """One peer. `run` returns when it has left, or was sent an error."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class LedgerSession:
             raise Invalid("message: a session begins with `open` and an advertisement")
         lease = self._host.lease(message.text("channel"))
         asked = parse_wire(message.parts[0])
-        if self._slot is not None:  # it has said who it is, so nobody who only waits takes its place
+        if self._slot is not None:  # it is identified, so idle connections do not take its place
             if not self._slot.join():
                 raise Unavailable(self._slot.refusal, advice="Try again later.")
             self._slot.settle()
@@ -193,7 +193,7 @@ class LedgerSession:
         return lease, said.agreement, said.agreement.narrows(able)
 
     def _prepare(self, lease: WriterLease, agreement: Agreement, key: SigningKey) -> dict[str, Any]:  # noqa: ARG002
-        """Make ready what the transport needs beside the pipe, and say where it is."""
+        """Prepare what the transport needs in addition to the pipe, and return its location."""
         return {}
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -227,13 +227,13 @@ class LedgerSession:
             return {"head": self._head, "settings": self._settings, "blocks": self._blocks}[message.op](
                 message
             )
-        raise Invalid(f"message: `{message.op}` is no request")
+        raise Invalid(f"message: `{message.op}` is not a request")
 
     async def _refuse(self, message: RemoteMessage, act: str) -> AsyncGenerator[RemoteMessage, None]:
         yield problem_message(
             Denied(
                 f"channel {self._lease.channel} cannot be {act} in this session",
-                advice="Whoever runs the server said so, its sessions are recorded there, or the versions in common "
+                advice="The operator disabled it, sessions are recorded there, or the common versions "
                 "may only be read.",
             ),
             message.number,
@@ -336,7 +336,7 @@ def _check_may_be_seen(height: int, lines: Sequence[bytes]) -> None:
 async def _told(
     number: int, messages: AsyncGenerator[RemoteMessage, None]
 ) -> AsyncGenerator[RemoteMessage, None]:
-    """The messages; what keeps them from coming is told in their place."""
+    """Yield the messages; an error is sent in their place."""
     try:
         async for message in messages:
             yield message
@@ -345,7 +345,7 @@ async def _told(
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """The tasks have come to an end, of their own or not."""
+    """Wait until the tasks have ended, cancelled or not."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""A channel that is elsewhere, for programs without an event loop: the same, in a thread of its own."""
+"""Client of a remote channel for programs without an event loop: the same, in a background thread."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RemoteChannel:
         return self._call(self._client.head())
 
     def settings(self) -> RemoteSettings:
-        """Who seals the channel, and its policy; believe it if you know the key."""
+        """Return signer and policy of the channel; trust them only if the key is known."""
         return self._call(self._client.settings())
 
     def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Found]:
@@ -70,7 +70,7 @@ class RemoteChannel:
                 return
 
     def close(self) -> None:
-        """Leave; closing twice is no error."""
+        """Disconnect; closing twice is allowed."""
         if not self._loop.is_closed():
             try:
                 self._call(self._client.__aexit__(None, None, None))

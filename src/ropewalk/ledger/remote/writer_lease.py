@@ -1,8 +1,8 @@
-"""The door to one channel of a server: open for writing while somebody writes, and no longer.
+"""The writer lease of one channel in a server: the channel is open for writing only while it is used.
 
-A channel has one writer at a time. A server that kept it open would shut out every command that appends on the spot;
-so the door is opened for the first batch, and closed again when nothing came for a second. Where somebody stands in
-line, it is also closed under load that knows no pause, for as long as they need to get in.
+A channel has one writer at a time. A server that kept it open would block every local command that appends; so it is
+opened for the first batch, and closed after a second without one. If another process waits for the lock, it is also
+closed under constant load, long enough for that process to get it.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ class WriterLease:
 
     async def read(self, start: int, end: int | None = None) -> list[Found]:
         """Some blocks from a height on, at least one if there is any."""
-        if self._opened is not None:  # what is written but not yet durable is nobody's to copy
+        if self._opened is not None:  # blocks that are not yet durable must not be copied
             last = self._opened.log.head.height - 1
             end = last if end is None else min(end, last)
         return await in_thread(self._read, start, end)
 
     async def close(self) -> None:
-        """Close it once all who came have their answers."""
+        """Close it once all callers have their answers."""
         if self._closing is not None:
             self._closing.cancel()
         self._ended = True
@@ -132,7 +132,9 @@ class WriterLease:
             return self._served
 
     async def _yield_to_waiters(self) -> None:
-        """Let in whoever stands in line, if we were in long enough; all who came before have their answers first."""
+        """Release the write lock if another process is waiting and our time slice is over; callers get their answers
+        first.
+        """
         now = asyncio.get_running_loop().time
         if self._opened is None or now() < self._turn_s or not has_waiters(self._opened.channel.folder):
             return

@@ -1,11 +1,11 @@
-"""Checking a signed head that somebody published: its log's signature, its witnesses, its tree, and an older head.
+"""Verify a published signed head: its log's signature, its witnesses, its tree, and an older head.
 
 checkpoint       it is a head, and of which log
 log_signature    the log itself has signed it
-witnesses        enough of those that are named have seen it
-tree             tiles, or a channel, lead to its root
+witnesses        enough named witnesses have signed it
+tree             tiles, or a channel, give its root
 old_signature    the log has signed the older head too
-consistency      the older head is the beginning of this one
+consistency      the older head is a prefix of this one
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ropewalk.ledger.transparency.head_signers import SHOWN_MAX, HeadSigner, lis
 
 @dataclass(frozen=True, slots=True)
 class HeadTrust:
-    """Whose signatures count on a head.
+    """Trusted signers of heads.
 
-    `keys` are keys of logs, each under its name; `signers` seal blocks, and sign heads under the log's origin as their
-    name. `threshold` is how many witnesses must have signed; None asks for one, and does not fail without.
+    `keys` are keys of logs, each under its name; `signers` sign blocks, and heads under the log's origin as their
+    name. `threshold` is how many witnesses must have signed; None asks for one, but does not fail without.
 
     >>> HeadTrust().log_keys("log.example/ops")
     ()
@@ -44,7 +44,7 @@ class HeadTrust:
 
     @classmethod
     def of(cls, trust: Trust, threshold: int | None = None) -> HeadTrust:
-        """What a trust file says of heads.
+        """Return the settings for heads in a trust file.
 
         >>> HeadTrust.of(Trust((), ())).witnesses
         ()
@@ -53,7 +53,7 @@ class HeadTrust:
 
     @classmethod
     def of_keys(cls, keys: Sequence[Verifier], threshold: int | None = None) -> HeadTrust:
-        """What a list of note keys says: those that make cosignatures are witnesses, the others are keys of logs.
+        """Split note keys: those of cosignatures are witnesses, the others are keys of logs.
 
         >>> HeadTrust.of_keys([]).keys
         ()
@@ -62,7 +62,7 @@ class HeadTrust:
         return cls(logs, (), tuple(key for key in keys if key not in logs), threshold)
 
     def log_keys(self, origin: str) -> tuple[Verifier, ...]:
-        """The keys that may have signed for the log of that origin."""
+        """Return the keys that may have signed for the log of that origin."""
         named = (
             self.keys if self.origin is not None else tuple(key for key in self.keys if key.name == origin)
         )
@@ -73,7 +73,7 @@ class HeadTrust:
 
 @dataclass(frozen=True, slots=True)
 class TreeSource:
-    """Where the tree behind a head can be read: a name for people, the tree, and a closer look where there is one."""
+    """A readable tree behind a head: a display name, the tree, and an optional deep check."""
 
     name: str
     tree: merkle.Nodes
@@ -81,7 +81,7 @@ class TreeSource:
 
 
 def describe_head(head: SignedHead) -> str:
-    """A head in a few words.
+    """Return a short description of a head.
 
     >>> describe_head(SignedHead("log.example/ops", 4, bytes(32)))
     'log.example/ops at 4, root 0000000000000000…'
@@ -92,7 +92,7 @@ def describe_head(head: SignedHead) -> str:
 def verify_head(
     raw: bytes, trust: HeadTrust, *, source: TreeSource | None = None, old: bytes | None = None
 ) -> Report:
-    """Every step of a head, offline. `InvalidNote` if it is none; what could not be looked at is *not checked*.
+    """Verify every step of a head, offline. Raise `InvalidNote` if it is not a head; other gaps are *not checked*.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> from ropewalk.ledger.proof.proof import head_signer, signed_head
@@ -123,13 +123,13 @@ def verify_head(
 
 
 def check_consistency(old: SignedHead, new: SignedHead, tree: merkle.Nodes) -> tuple[bytes, ...]:
-    """The proof that a head extends an older one, made from its tree and checked; else `Forked`, or what is wrong."""
+    """Prove from its tree that a head extends an older one; raise `Forked` if it does not."""
     got = tree.root(new.size)
     if got != new.root:
         raise ProofRefused(f"the tree leads to {short(got)}, not to the root {short(new.root)} of the head")
     before, path = tree.root(old.size), tree.consistency(old.size, new.size)
     try:
-        # Nodes may come from anywhere: what they say of the past counts only if it leads to the head.
+        # Nodes may come from any source: they are used only if they lead to the head.
         merkle.verify_consistency(old.size, new.size, path, before, new.root, merkle.SHA256)
     except ProofRefused as error:
         raise ProofRefused(
@@ -146,7 +146,7 @@ def check_consistency(old: SignedHead, new: SignedHead, tree: merkle.Nodes) -> t
 
 
 def log_step(name: str, head: SignedHead, lines: Sequence[NoteSignature], trust: HeadTrust) -> Step:
-    """Whether the log that a head speaks of has signed it."""
+    """Check that the log named in a head has signed it."""
     keys = {(key.name, key.key_id): key for key in trust.log_keys(head.origin)}
     names = list_names(line.name for line in lines)
     if trust.origin is not None and head.origin != trust.origin:
@@ -177,7 +177,7 @@ def _other_log(head: SignedHead, expected: Sequence[str]) -> str:
 
 def _witnesses_step(head: SignedHead, lines: Sequence[NoteSignature], trust: HeadTrust) -> Step:
     own = {key.key for key in trust.log_keys(head.origin)} | set(trust.signers)
-    # The log's key is no witness under another name, and one key under two names is one witness.
+    # The log's key is not a witness under another name, and one key under two names is one witness.
     named = {(key.name, key.key_id): key for key in trust.witnesses if key.key not in own}
     many = len({key.key for key in named.values()})
     wanted = trust.threshold if trust.threshold is not None else 1

@@ -1,10 +1,10 @@
-"""Two signed heads of one log that cannot both be true: kept as evidence, and checked by whoever is shown it.
+"""Two signed heads of one log that contradict each other: stored and verified as evidence.
 
     {"version":1, "kind":"head_fork", "first":"<note>", "second":"<note>", "root":"<hex>"|null, "path":["<hex>"…]}
 
 `second` has at least as many leaves as `first`. `path` proves that under its root the first so many leaves have the
-root `root`, which is not the one that `first` has: the log signed two histories. Where `root` is null nobody has shown
-that; the two were merely not shown to agree.
+root `root`, which is not the one that `first` has: the log signed two histories. If `root` is null that is not
+proven; the two were only not proven to agree.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MEMBERS = {"version", "kind", "first", "second", "root", "path"}
 
 @dataclass(frozen=True, slots=True)
 class HeadFork:
-    """Both heads, and what shows that they disagree."""
+    """Both heads, and the proof that they disagree."""
 
     first: bytes
     second: bytes
@@ -38,11 +38,11 @@ class HeadFork:
 
     @property
     def is_proven(self) -> bool:
-        """Whether it is shown that the two disagree, and not only that nobody showed they agree."""
+        """Whether it is proven that the two disagree, not only unproven that they agree."""
         return self.root is not None
 
     def to_bytes(self) -> bytes:
-        """As a file."""
+        """Return the bytes of its file."""
         value: dict[str, Any] = {
             "version": 1,
             "kind": "head_fork",
@@ -66,28 +66,28 @@ class HeadFork:
             raise ProofRefused(f"the two agree: {first.size} have the root {short(first.root)} in both")
 
     def heads(self) -> tuple[SignedHead, SignedHead]:
-        """What the two say."""
+        """Return both heads."""
         return claimed_head(self.first)[0], claimed_head(self.second)[0]
 
     def error(self) -> Forked | ProofRefused:
-        """The refusal that tells of it."""
+        """Return the error."""
         first, second = self.heads()
         both = f"{describe_head(first)}, and {describe_head(second)}"
         if self.is_proven:
             return Forked(
                 f"the log has signed two histories: {both}",
-                advice="Both heads were kept as evidence; whoever runs the log must explain them.",
+                advice="Both heads were kept as evidence; ask the log's operator to explain them.",
                 ours=first.root.hex(),
                 theirs=second.root.hex(),
             )
         return ProofRefused(
-            f"nothing shows that the second head extends the first: {both}",
-            advice="The proof is wrong, or the log has forked. Both heads were kept; tiles would tell which.",
+            f"no proof shows that the second head extends the first: {both}",
+            advice="The proof is wrong, or the log has forked. Both heads were kept; tiles can decide it.",
         )
 
 
 def parse_head_fork(raw: bytes) -> HeadFork:
-    """Both sides of a fork from the document that keeps them; form only.
+    """Parse both sides of a fork; only the form is checked.
 
     >>> parse_head_fork(b"{}")
     Traceback (most recent call last):
@@ -97,26 +97,28 @@ def parse_head_fork(raw: bytes) -> HeadFork:
     if not isinstance(value, dict) or value.keys() != _MEMBERS:
         raise Invalid("head fork: expected version, kind, first, second, root and path")
     if type(value["version"]) is not int or value["version"] != 1 or value["kind"] != "head_fork":
-        raise Invalid("head fork: of a version or kind that is not known")
+        raise Invalid("head fork: unknown version or kind")
     if not isinstance(value["first"], str) or not isinstance(value["second"], str):
-        raise Invalid("head fork: first and second are notes")
+        raise Invalid("head fork: first and second must be notes")
     root, path = hash_from_hex(value["root"]), value["path"]
     if root is None and value["root"] is not None:
-        raise Invalid("head fork: root is 64 lower-case hex digits or null")
+        raise Invalid("head fork: root must be 64 lowercase hex digits or null")
     if not isinstance(path, list) or len(path) > _PATH_MAX:
-        raise Invalid("head fork: path is a short list of hashes")
+        raise Invalid("head fork: path must be a short list of hashes")
     hashes = tuple(each for each in map(hash_from_hex, path) if each is not None)
     if len(hashes) != len(path) or (root is None and path):
-        raise Invalid("head fork: path holds 64 lower-case hex digits each, and nothing without a root")
+        raise Invalid(
+            "head fork: path must hold hashes of 64 lowercase hex digits, and be empty without a root"
+        )
     fork = HeadFork(value["first"].encode(), value["second"].encode(), root, hashes)
     first, second = fork.heads()
     if first.size > second.size:
-        raise Invalid("head fork: the first head is the smaller one")
+        raise Invalid("head fork: the first head must be the smaller one")
     return fork
 
 
 def verify_head_fork(fork: HeadFork, trust: HeadTrust) -> Report:
-    """Whether this proves that a log signed two histories. It holds if every step does."""
+    """Verify that a log signed two histories. The proof is valid if every step passes."""
     (first, lines), (second, more) = claimed_head(fork.first), claimed_head(fork.second)
     same = first.origin == second.origin
     one, other = (printable(head.origin, SHOWN_MAX) for head in (first, second))
@@ -129,5 +131,5 @@ def verify_head_fork(fork: HeadFork, trust: HeadTrust) -> Report:
     if fork.is_proven:
         steps.append(compared("two_histories", said, fork.check))
     else:
-        steps.append(Step("two_histories", "not_checked", f"nothing shows that they disagree: {said}"))
+        steps.append(Step("two_histories", "not_checked", f"no proof that they disagree: {said}"))
     return Report.of(steps, entries=2)

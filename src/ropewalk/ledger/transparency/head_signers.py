@@ -1,4 +1,4 @@
-"""Who signed a head, in words: names that strangers chose, and the time a witness vouches for."""
+"""Signers of a head for display: names chosen by peers, and the time a witness signed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final, Literal
 
 from ropewalk.kernel.terminal_text import printable
 
-SHOWN_MAX: Final = 200  # characters of what a stranger wrote
+SHOWN_MAX: Final = 200  # maximum characters of peer-supplied text
 _YEAR_10000_S: Final = 253_402_300_800
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSigner:
-    """A signature line of a head: whose it is, as far as we know, and since when a witness had seen it."""
+    """A signature line of a head: its signer, as far as known, and the time of a witness."""
 
     name: str
     key_id: str
@@ -23,11 +23,11 @@ class HeadSigner:
     time_s: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As reports print it."""
+        """Return the JSON form in reports."""
         return {"name": self.name, "key_id": self.key_id, "kind": self.kind, "time_s": self.time_s}
 
     def explain(self) -> str:
-        """Who has done what, and when.
+        """Return a readable description.
 
         >>> HeadSigner("w.example", "00000000", "witness", 1700000000).explain()
         'seen by w.example on 2023-11-14 22:13:20 UTC'
@@ -43,7 +43,7 @@ class HeadSigner:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """The first few of some names, and how many more there are.
+    """Return the first few names, and how many more there are.
 
     >>> list_names(["a", "b", "c", "d"])
     '"a", "b", "c" and 1 more'

@@ -1,4 +1,4 @@
-"""Signed heads that somebody published, beside what they speak of: a folder with tiles, or a channel."""
+"""Sources for checking published heads: a folder with tiles, or a channel."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HASH_BYTES = 32
 
 
 def tile_tree(folder: Path, size: int) -> TileTree:
-    """The tree of so many leaves in a folder of tiles, as `ledger tiles` or any C2SP log writes them."""
+    """Return the tree of `size` leaves in a folder of tiles, as `ledger tiles` or any C2SP log writes them."""
     return TileTree(size, _reader(folder))
 
 
 def tile_source(folder: Path, size: int, *, deep: bool = False) -> TreeSource:
-    """The tiles of a folder, to check a head against; deep looks at every tile and every entry."""
+    """Return the tiles of a folder as a source; `deep` checks every tile and every entry."""
     read = _reader(folder)
 
     def look(head: SignedHead) -> None:
@@ -40,7 +40,7 @@ def tile_source(folder: Path, size: int, *, deep: bool = False) -> TreeSource:
 
 
 def channel_source(channel: Channel) -> TreeSource:
-    """A channel, to check a head against."""
+    """Return a channel as a source."""
     return TreeSource(f"channel {channel.settings.channel}", header_tree(channel))
 
 
@@ -73,7 +73,7 @@ def _first_entries(raw: bytes, width: int, wanted: int) -> bytes:
 
 
 def _find(folder: Path, tile: Tile) -> tuple[Path, int]:
-    """The file of a tile, or of a wider one: a log may drop a partial tile once the full one is there."""
+    """Return the file of a tile, or of a wider one: a log may drop a partial tile once the full one exists."""
     exact, full = folder / tile_path(tile), folder / tile_path(Tile(tile.level, tile.number, TILE_WIDTH))
     if exact.is_file():
         return exact, tile.width

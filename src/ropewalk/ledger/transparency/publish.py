@@ -1,4 +1,4 @@
-"""What a channel shows to the public: receipts that other people's tools check, and its header tree as tiles."""
+"""Publish a channel: receipts for third-party tools, and its header tree as tiles."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ropewalk.ledger.transparency.tiles import (
 )
 
 CHECKPOINT = "checkpoint"
-WAIT_S = 30.0  # for whoever publishes into the folder at the same time
+WAIT_S = 30.0  # for another process that publishes into the folder
 
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What was written: how many headers the head covers, how many files are new, and the key that checks the head.
+    """What was written: headers under the head, new files, and the key of the head.
 
-    `mended` names the files that were there, were not what they should be, and were written anew.
+    `mended` names existing files that were wrong and were rewritten.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class PublishResult:
     vkey: str
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger tiles` prints it."""
+        """Return the JSON form that `ledger tiles` prints."""
         return {
             "path": str(self.folder),
             "size": self.size,
@@ -62,13 +62,13 @@ class PublishResult:
 
 
 def header_tree(channel: Channel) -> merkle.MerkleTree:
-    """The SHA-256 tree over the channel's headers."""
+    """Return the SHA-256 tree over the channel's headers."""
     size = channel.head().height
     return merkle.MerkleTree((leaf for _, leaf in channel.index.tree_leaves(0, size)), merkle.SHA256)
 
 
 def make_cose_receipt(channel: Channel, envelope_id: bytes, key: SigningKey, host: str) -> bytes:
-    """The COSE receipt of an envelope under the head as it is now."""
+    """Return the COSE receipt of an envelope under the current head."""
     proof, tree = channel.prove(envelope_id), header_tree(channel)
     return make_receipt(
         key,
@@ -84,7 +84,7 @@ def make_cose_receipt(channel: Channel, envelope_id: bytes, key: SigningKey, hos
 
 
 def make_tlog_proof(channel: Channel, envelope_id: bytes, key: SigningKey, host: str) -> bytes:
-    """The same as a C2SP proof file: the block's header in the log, and the way to the envelope as `extra`."""
+    """Return the same as a C2SP proof file: the block's header in the log, and the path to the envelope as `extra`."""
     proof, tree = channel.prove(envelope_id), header_tree(channel)
     extra: dict[str, Any] = {
         "envelope_id": envelope_id.hex(),
@@ -99,16 +99,16 @@ def make_tlog_proof(channel: Channel, envelope_id: bytes, key: SigningKey, host:
 def publish_tiles(
     channel: Channel, key: SigningKey, host: str, folder: Path, *, wait_s: float = WAIT_S
 ) -> PublishResult:
-    """Write checkpoint and tiles. Tiles that are there and right stay as they are; the checkpoint comes last.
+    """Write checkpoint and tiles. Existing correct tiles are kept; the checkpoint comes last.
 
-    A head that is published is a promise: where the folder has one that this channel does not extend, nothing is
-    written. `Forked` if it is of another history, `Conflict` if it is of another log, larger, or no head at all. One
-    process at a time publishes into a folder; another one is waited for, or `Unavailable` is raised.
+    If the folder has a head that this channel does not extend, nothing is written. Raise `Forked` for another history,
+    `Conflict` for another log, a larger head, or a file that is not a head. One process at a time publishes into a
+    folder; wait for it, or raise `Unavailable`.
     """
     if not channel.head().height:
         raise NotFound(f"channel {channel.settings.channel} has no blocks yet")
     with hold_folder(folder, wait_s):
-        channel.index.catch_up()  # whoever was here before us may have published more than we had seen
+        channel.index.catch_up()  # another process may have published more than we had read
         return _publish(channel, key, host, folder)
 
 
@@ -139,20 +139,20 @@ def _publish(channel: Channel, key: SigningKey, host: str, folder: Path) -> Publ
 
 
 def _check_extends(path: Path, origin: str, tree: merkle.MerkleTree) -> None:
-    """Raise unless the head that is published there, if there is one, is of this log and the beginning of this tree."""
+    """Raise unless the published head, if any, is of this log and a prefix of this tree."""
     old = _published_head(path)
     if old is None:
         return
     if old.origin != origin:
         raise Conflict(
             f'{path} is a head of "{old.origin}", not of "{origin}"',
-            advice="Nothing was written. Give every log a folder of its own with -o, and the --host it began with.",
+            advice="Nothing was written. Use a separate folder per log with -o, and the original --host.",
             origin=old.origin,
         )
     if old.size > tree.size:
         raise Conflict(
             f"{path} is a head of {old.size} blocks, and the channel has only {tree.size}",
-            advice="Nothing was written. Bring back the blocks that are missing, from a replica or a bundle.",
+            advice="Nothing was written. Restore the missing blocks from a replica or a bundle.",
             size=old.size,
         )
     root = tree.root(old.size)
@@ -183,7 +183,7 @@ def _published_head(path: Path) -> SignedHead | None:
 
 
 def _is_tile(path: Path, tile: Tile, tree: merkle.MerkleTree) -> bool:
-    """Whether the file holds what it should. Entries are held against the hashes in the tree: no block is read."""
+    """Return whether the file is correct. Entries are compared with the hashes in the tree: no block is read."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -201,7 +201,7 @@ def _tile_bytes(channel: Channel, tile: Tile, tree: merkle.MerkleTree) -> bytes:
 
 
 def _has_head(path: Path, head: bytes) -> bool:
-    """Whether this very head is there, perhaps with lines that witnesses have added: those are kept."""
+    """Return whether this head is there, possibly with lines added by witnesses, which are kept."""
     return path.is_file() and path.read_bytes().startswith(head)
 
 

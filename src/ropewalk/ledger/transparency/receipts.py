@@ -1,11 +1,11 @@
-"""Receipts in COSE form (RFC 9942): what a stranger's tools can check, from the SHA-256 tree over the headers.
+"""Receipts in COSE form (RFC 9942) for third-party tools, from the SHA-256 tree over the headers.
 
-The leaf is a block's header, so a receipt says: this block stands at this height under a root the log has signed. The
-way from an envelope to its block's header rides along, unsigned, for it proves itself: `inner`.
+The leaf is a block's header, so a receipt proves: this block is at this height under a root the log has signed. The
+path from an envelope to its block's header is included, unsigned, because it proves itself: `inner`.
 
     protected     1 alg · 4 key id · 15 {1 origin, 2 subject} · 395 = 1 (RFC9162_SHA256)
     unprotected   396 {-1: [inclusion proof]} · "inner" {header, index, path}
-    payload       detached: whoever verifies computes the root
+    payload       detached: the verifier computes the root
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATH_MAX: Final = 63
 
 @dataclass(frozen=True, slots=True)
 class CoseReceipt:
-    """A receipt taken apart; nothing is verified yet."""
+    """A parsed receipt; nothing is verified yet."""
 
     alg: int
     issuer: str
@@ -63,7 +63,7 @@ def make_receipt(
     path: tuple[bytes, ...],
     root: bytes,
 ) -> bytes:
-    """The receipt of an envelope in the block with this header, under the root of `size` headers.
+    """Return the receipt of an envelope in the block with this header, under the root of `size` headers.
 
     >>> from ropewalk.ledger.block.block import GENESIS
     >>> key = SigningKey.generate("ed25519", bytes(32))
@@ -87,7 +87,7 @@ def make_receipt(
 
 
 def parse_receipt(raw: bytes) -> CoseReceipt:
-    """A receipt from its bytes; form only.
+    """Parse a receipt; only the form is checked.
 
     >>> parse_receipt(b"")
     Traceback (most recent call last):
@@ -98,7 +98,7 @@ def parse_receipt(raw: bytes) -> CoseReceipt:
         raise _wrong("not a COSE_Sign1 message")
     parts = _plain(outer.value)
     if not isinstance(parts, list) or len(parts) != 4:
-        raise _wrong("a COSE_Sign1 message has four parts")
+        raise _wrong("a COSE_Sign1 message must have four parts")
     protected, unprotected, payload, signature = parts
     if payload is not None or not isinstance(protected, bytes) or not isinstance(signature, bytes):
         raise _wrong("the payload is detached, protected headers and signature are bytes")
@@ -115,9 +115,9 @@ def parse_receipt(raw: bytes) -> CoseReceipt:
         raise _wrong("expected one inclusion proof")
     proof, inner = _plain(_decode(proofs[0])), unprotected["inner"]
     if not isinstance(proof, list) or len(proof) != 3:
-        raise _wrong("an inclusion proof has size, index and path")
+        raise _wrong("an inclusion proof must have size, index and path")
     if not isinstance(inner, dict) or inner.keys() != {"header", "index", "path"}:
-        raise _wrong("inner has header, index and path")
+        raise _wrong("inner must have header, index and path")
     if not isinstance(inner["header"], bytes) or not all(isinstance(claims[name], str) for name in (1, 2)):
         raise _wrong("a header is bytes, claims are texts")
     return CoseReceipt(
@@ -136,7 +136,7 @@ def parse_receipt(raw: bytes) -> CoseReceipt:
 
 
 def verify_receipt(raw: bytes, envelope: Envelope, signer: PublicKey) -> CoseReceipt:
-    """The receipt, if it shows that the log which `signer` speaks for holds this envelope. Offline."""
+    """Return the receipt if it proves that the signer's log holds this envelope. Offline."""
     receipt = parse_receipt(raw)
     _check_subject(receipt, envelope)
     root = _tree_root(receipt, envelope.id)
@@ -145,7 +145,7 @@ def verify_receipt(raw: bytes, envelope: Envelope, signer: PublicKey) -> CoseRec
 
 
 def check_receipt(raw: bytes, envelope: Envelope | None, signers: Sequence[PublicKey]) -> Report:
-    """What a receipt shows, step by step. Without an envelope it speaks of an id, without signers of a root."""
+    """Verify a receipt step by step. Without an envelope only its id is known, without signers only a root."""
     receipt = parse_receipt(raw)
     steps = [Step.optional("envelope", "name the envelope, to see that the receipt is about its bytes")]
     if envelope is not None:
@@ -158,7 +158,7 @@ def check_receipt(raw: bytes, envelope: Envelope | None, signers: Sequence[Publi
     except RopewalkError as error:
         steps.append(Step("inclusion", "failed", error.detail))
     if not signers:
-        steps.append(Step.untrusted("signature", f"nobody is trusted to sign for {receipt.issuer}"))
+        steps.append(Step.untrusted("signature", f"no key is trusted to sign for {receipt.issuer}"))
     elif root:
         steps.append(_signed(receipt, root, signers))
     else:
@@ -190,11 +190,11 @@ def _check_subject(receipt: CoseReceipt, envelope: Envelope) -> None:
 
 
 def _tree_root(receipt: CoseReceipt, envelope_id: bytes) -> bytes:
-    """The root to which an envelope's way through its block leads."""
+    """Return the root that an envelope's path through its block leads to."""
     try:
         header = jcs.parse_canonical(receipt.header)
         if not isinstance(header, dict):
-            raise InvalidProof("receipt: the header is no object")
+            raise InvalidProof("receipt: the header must be an object")
         root = bytes.fromhex(str(header.get("merkle_root")))
         count, height = header.get("envelope_count"), header.get("height")
     except ValueError:
@@ -214,7 +214,7 @@ def _check_signature(receipt: CoseReceipt, root: bytes, signer: PublicKey) -> No
 
 
 def _root_of(leaf: bytes, index: int, size: int, path: tuple[bytes, ...]) -> bytes:
-    """The root a path leads to; the shape is checked as for any proof."""
+    """Return the root a path leads to; the shape is checked as for any proof."""
     try:
         merkle.verify_inclusion(leaf, index, size, path, bytes(32), merkle.SHA256)
     except ProofRefused as refused:
@@ -231,7 +231,7 @@ def _encode(value: Any) -> bytes:
 
 
 def _decode(raw: bytes) -> Any:
-    """One item of CBOR, in the only form we write."""
+    """Decode one item of deterministic CBOR."""
     if len(raw) > RECEIPT_BYTES_MAX:
         raise _wrong(f"{len(raw)} bytes; at most {RECEIPT_BYTES_MAX}")
     try:
@@ -258,9 +258,9 @@ def _number(value: Any, *, negative: bool = False) -> int:
 
 def _path(value: Any) -> tuple[bytes, ...]:
     if not isinstance(value, list) or len(value) > _PATH_MAX:
-        raise _wrong("a path is a short list of hashes")
+        raise _wrong("a path must be a short list of hashes")
     if not all(isinstance(each, bytes) and len(each) == 32 for each in value):
-        raise _wrong("hashes have 32 bytes")
+        raise _wrong("hashes must have 32 bytes")
     return tuple(value)
 
 

@@ -1,7 +1,7 @@
-"""The header tree read back from its tiles: roots and proofs of any size, and a look at every hash.
+"""Read the header tree from its tiles: roots and proofs of any size, and a check of every hash.
 
-Tiles are nobody's word. What is computed from them counts only once it meets the root of a signed head; a tile that is
-missing or cut off is named, and one that leads elsewhere shows in the tile above it.
+Tiles are not trusted. Results count only if they give the root of a signed head; a tile that is
+missing or truncated is named, and a wrong one shows in the tile above it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ropewalk.ledger.transparency.tiles import (
 )
 
 ReadTile = Callable[[Tile], bytes]
-"""The bytes of a tile, as many hashes or entries as it is wide; `NotFound` where there is no such tile."""
+"""Returns the bytes of a tile, as many hashes or entries as it is wide; raises `NotFound` without such a tile."""
 
-ADVICE = "Get the tile again from where it was published; whoever publishes removes it and runs `ledger tiles` again."
+ADVICE = "Fetch the tile again from its publisher; the publisher deletes it and runs `ledger tiles` again."
 
 
 class TileTree(merkle.Nodes):
-    """A SHA-256 tree of so many leaves, whose nodes are in tiles; each tile is read once, when it is needed.
+    """A SHA-256 tree with its nodes in tiles; each tile is read once, when needed.
 
     >>> leaves = [merkle.SHA256.leaf(bytes([i])) for i in range(5)]
     >>> tree = TileTree(5, lambda tile: b"".join(leaves))
@@ -44,11 +44,11 @@ class TileTree(merkle.Nodes):
 
     @property
     def size(self) -> int:
-        """How many leaves the tree has."""
+        """The number of leaves of the tree."""
         return self._size
 
     def node(self, height: int, place: int) -> bytes:
-        """One complete node, from the tile that holds the hashes below it."""
+        """Return one complete node, from the tile that holds the hashes below it."""
         level, above = divmod(height, TILE_HEIGHT)
         number, first = divmod(place << above, TILE_WIDTH)
         if (level, number) not in self._tiles:
@@ -62,7 +62,7 @@ class TileTree(merkle.Nodes):
 
 
 def check_tiles(size: int, root: bytes, read: ReadTile) -> None:
-    """Raise unless every tile of a log of that size is there and right, up to this root: all hashes and all entries.
+    """Raise unless every tile of a log of that size is right, up to this root: all hashes and all entries.
 
     >>> leaves = [merkle.SHA256.leaf(bytes([i])) for i in range(2)]
     >>> tiles = {None: b"\\0\\1\\0" b"\\0\\1\\1", 0: b"".join(leaves)}
@@ -71,15 +71,13 @@ def check_tiles(size: int, root: bytes, read: ReadTile) -> None:
     tree = TileTree(size, read)
     if (got := tree.root()) != root:
         raise _mismatch("the tiles lead", got, root)
-    # Each hash is the root of a full tile below it, so what holds above and below holds throughout.
-    for tile in hash_tiles(
-        size
-    ):  # one that is missing ends it: whoever claims more than there is costs no time
+    # Each hash is the root of a full tile below it, so checking neighbouring levels checks all.
+    for tile in hash_tiles(size):  # a missing one ends it: a false claim of a large size costs no time
         if tile.is_full:
             got = merkle.root(_hashes(tile, read), merkle.SHA256)
             if got != (want := tree.node(((tile.level or 0) + 1) * TILE_HEIGHT, tile.number)):
                 raise _mismatch(f"{tile_path(tile)} leads", got, want)
-    for tile in entry_tiles(size):  # last: then it is they who are wrong
+    for tile in entry_tiles(size):  # last: then the entries themselves are wrong
         _check_entries(tile, read)
 
 

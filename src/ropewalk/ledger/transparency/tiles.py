@@ -1,10 +1,10 @@
 """The header tree as files that any transparency-log client reads (C2SP tlog-tiles, tlog-proof).
 
 checkpoint                    the signed head, written last
-tile/<L>/<N>[.p/<W>]          256 hashes of one level, or the W there are so far
-tile/entries/<N>[.p/<W>]      the headers themselves, each after its length in two bytes
+tile/<L>/<N>[.p/<W>]          256 hashes of one level, or the first W of them
+tile/entries/<N>[.p/<W>]      the headers, each with a two-byte length prefix
 
-A full tile never changes, so publishing again only adds, and mends what is no longer what it was.
+A full tile never changes, so publishing again only adds tiles and repairs changed ones.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Tile:
 
     @property
     def start(self) -> int:
-        """The first place of its level that it holds."""
+        """The first index of its level."""
         return self.number * TILE_WIDTH
 
 
 def tile_path(tile: Tile) -> str:
-    """Where a tile is published.
+    """Return the path of a published tile.
 
     >>> tile_path(Tile(0, 1234067, 256)), tile_path(Tile(None, 0, 5))
     ('tile/0/x001/x234/067', 'tile/entries/000.p/5')
@@ -59,7 +59,7 @@ def tile_path(tile: Tile) -> str:
 
 
 def tiles_of(size: int) -> Iterator[Tile]:
-    """Every tile of a tree of that size: entries first, then the levels from the leaves up.
+    """Yield every tile of a tree of that size: entries first, then the levels from the leaves up.
 
     >>> [tile_path(tile) for tile in tiles_of(257)][-3:]
     ['tile/0/000', 'tile/0/001.p/1', 'tile/1/000.p/1']
@@ -69,7 +69,7 @@ def tiles_of(size: int) -> Iterator[Tile]:
 
 
 def entry_tiles(size: int) -> Iterator[Tile]:
-    """The tiles with the entries of a log of that size.
+    """Return the tiles with the entries of a log of that size.
 
     >>> [tile_path(tile) for tile in entry_tiles(257)]
     ['tile/entries/000', 'tile/entries/001.p/1']
@@ -78,7 +78,7 @@ def entry_tiles(size: int) -> Iterator[Tile]:
 
 
 def hash_tiles(size: int) -> Iterator[Tile]:
-    """The tiles with the hashes of a tree of that size, from the leaves up.
+    """Return the tiles with the hashes of a tree of that size, from the leaves up.
 
     >>> [tile_path(tile) for tile in hash_tiles(257)]
     ['tile/0/000', 'tile/0/001.p/1', 'tile/1/000.p/1']
@@ -95,13 +95,13 @@ def _tiles_of_level(level: int | None, count: int) -> Iterator[Tile]:
 
 
 def hash_tile(tree: merkle.MerkleTree, tile: Tile) -> bytes:
-    """The bytes of a tile of hashes."""
+    """Return the bytes of a tile of hashes."""
     assert tile.level is not None
     return tree.nodes(tile.level * TILE_HEIGHT, tile.start, tile.start + tile.width)
 
 
 def encode_entries(entries: Sequence[bytes]) -> bytes:
-    """The bytes of a tile of entries.
+    """Return the bytes of a tile of entries.
 
     >>> encode_entries([b"ab"])
     b'\\x00\\x02ab'
@@ -109,7 +109,7 @@ def encode_entries(entries: Sequence[bytes]) -> bytes:
     for entry in entries:
         if len(entry) > ENTRY_BYTES_MAX:
             raise TooLarge(
-                f"entry of {len(entry)} bytes; at most {ENTRY_BYTES_MAX}",
+                f"an entry must have at most {ENTRY_BYTES_MAX} bytes, got {len(entry)}",
                 size=len(entry),
                 limit=ENTRY_BYTES_MAX,
             )
@@ -117,7 +117,7 @@ def encode_entries(entries: Sequence[bytes]) -> bytes:
 
 
 def decode_entries(raw: bytes) -> list[bytes]:
-    """The entries in the bytes of a tile; an entry that is cut off is refused.
+    """Return the entries in the bytes of a tile; reject a truncated entry.
 
     >>> decode_entries(encode_entries([b"ab", b""]))
     [b'ab', b'']
@@ -134,7 +134,7 @@ def decode_entries(raw: bytes) -> list[bytes]:
 
 
 def holds_entries(raw: bytes, leaves: bytes) -> bool:
-    """Whether the bytes of a tile are the entries with these hashes, one after another, and nothing more.
+    """Return whether the bytes of a tile are exactly the entries with these hashes.
 
     >>> leaves = merkle.SHA256.leaf(b"ab")
     >>> holds_entries(encode_entries([b"ab"]), leaves), holds_entries(b"", leaves)
@@ -149,7 +149,7 @@ def holds_entries(raw: bytes, leaves: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TlogProof:
-    """One entry of the header tree, offline: its index, its path, the signed head, and what we add (`extra`)."""
+    """An offline proof of one entry of the header tree: index, path, signed head, and our addition (`extra`)."""
 
     index: int
     path: tuple[bytes, ...]
@@ -157,7 +157,7 @@ class TlogProof:
     extra: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """As `.tlog-proof` files hold it.
+        """Return the bytes of a `.tlog-proof` file.
 
         >>> TlogProof(5, (), b"head\\n").to_bytes().decode().splitlines()[:2]
         ['c2sp.org/tlog-proof@v1', 'index 5']
@@ -171,7 +171,7 @@ class TlogProof:
 
 
 def parse_tlog_proof(raw: bytes) -> TlogProof:
-    """A proof from its file; form only.
+    """Parse a proof file; only the form is checked.
 
     >>> proof = TlogProof(5, (bytes(32),), b"head\\n", b"more")
     >>> parse_tlog_proof(proof.to_bytes()) == proof
@@ -190,7 +190,7 @@ def parse_tlog_proof(raw: bytes) -> TlogProof:
         if not lines[1].startswith("index ") or str(int(number)) != number or int(number) < 0:
             raise ValueError
     except (ValueError, IndexError, RopewalkError) as error:
-        raise InvalidProof("this is no c2sp.org/tlog-proof@v1") from error
+        raise InvalidProof("not a c2sp.org/tlog-proof@v1") from error
     if len(path) > _HASHES_MAX or any(len(each) != 32 for each in path):
-        raise InvalidProof("a path is a short list of hashes of 32 bytes")
+        raise InvalidProof("a path must be a short list of hashes of 32 bytes")
     return TlogProof(int(number), path, head, extra)

@@ -1,11 +1,11 @@
-"""Checking a C2SP proof file of an envelope (`ledger receipt --form tlog`), offline.
+"""Verify a C2SP proof file of an envelope (`ledger receipt --form tlog`), offline.
 
 envelope         the envelope is the one that the proof names
 inclusion        the envelope leads to the root of its block, and the block's header to the root of the head
-checkpoint, log_signature, witnesses    the signed head inside, as `headcheck` says
+checkpoint, log_signature, witnesses    the signed head inside, as in `head_check`
 
 Only the header and the head are authenticated by the log. The way from the envelope to the header is in the line
-`extra`, which nobody signs: it counts because it leads to the root in that header.
+`extra`, which is not signed: it is valid because it leads to the root in that header.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEMBERS = {"envelope_id", "index", "path", "header"}
 
 
 def check_tlog_proof(raw: bytes, envelope: Envelope | None, trust: HeadTrust) -> Report:
-    """Return every step of a proof file; raise InvalidProof or InvalidNote if it is none of an envelope."""
+    """Return every step of a proof file; raise InvalidProof or InvalidNote if it is not one of an envelope."""
     proof = parse_tlog_proof(raw)
     said = _extra(proof)
     head, _ = claimed_head(proof.head)
@@ -45,7 +45,7 @@ def check_tlog_proof(raw: bytes, envelope: Envelope | None, trust: HeadTrust) ->
 
 
 def _extra(proof: TlogProof) -> dict[str, Any]:
-    """Return what the proof adds to C2SP's form, if it is all there."""
+    """Return the addition to C2SP's form, if it is complete."""
     value = jcs.parse(proof.extra) if proof.extra else None
     if not isinstance(value, dict) or value.keys() != _MEMBERS or not isinstance(value["header"], dict):
         raise InvalidProof("tlog-proof: the extra line must hold envelope_id, index, path and header")

@@ -1,7 +1,7 @@
-"""What a witness decides: whether a head extends the largest one it has seen of that log, as C2SP's tlog-witness asks.
+"""Decisions of a witness: whether a head extends the largest one it has seen of that log (C2SP tlog-witness).
 
-The functions are pure. The caller must store `WatchedLog` durably *before* it returns the cosignature; then
-no crash can make a witness sign two heads that disagree.
+The functions are pure. The caller must store `WatchedLog` durably *before* it returns the cosignature; then no crash
+can make a witness sign two heads that disagree.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _MEMBERS: Final = {"version", "origin", "keys", "head", "time_s"}
 
 @dataclass(frozen=True, slots=True)
 class WitnessRequest:
-    """A head to cosign; with the size it is said to extend and the proof, where it came as an `add-checkpoint`."""
+    """A head to cosign; with the size it extends and the proof, if it came as an `add-checkpoint`."""
 
     note: bytes
     old: int | None = None
     path: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """The body of C2SP's `add-checkpoint`, which any witness takes.
+        """Return the body of C2SP's `add-checkpoint`.
 
         >>> WitnessRequest(b"note", 7, (bytes(32),)).to_bytes().decode().splitlines()[0]
         'old 7'
@@ -58,7 +58,7 @@ class WitnessRequest:
 
 
 def parse_request(raw: bytes) -> WitnessRequest:
-    """A checkpoint, or the body of an `add-checkpoint`; form only.
+    """Parse a checkpoint, or the body of an `add-checkpoint`; only the form is checked.
 
     >>> parse_request(b"old 7\\n\\n")
     Traceback (most recent call last):
@@ -73,13 +73,13 @@ def parse_request(raw: bytes) -> WitnessRequest:
         claimed_head(raw)
         return WitnessRequest(raw)
     if not border or len(hashes) > _PATH_MAX:
-        raise InvalidProof("request: a proof is at most 63 hashes, one a line, and an empty line ends it")
+        raise InvalidProof("request: a proof must be at most 63 hashes, one per line, ended by an empty line")
     try:
         path = tuple(base64_decode(line) for line in hashes)
     except InvalidDigest as error:
         raise InvalidProof(f"request: {error.detail}") from error
     if any(len(each) != merkle.HASH_BYTES for each in path):
-        raise InvalidProof("request: a hash of the proof has 32 bytes")
+        raise InvalidProof("request: a hash of the proof must have 32 bytes")
     head, _ = claimed_head(note)
     old = int(asked[1])
     if old > head.size:
@@ -89,7 +89,7 @@ def parse_request(raw: bytes) -> WitnessRequest:
 
 @dataclass(frozen=True, slots=True)
 class WatchedLog:
-    """A log as its witness knows it: whose signature counts, the largest head cosigned, and when that was last done."""
+    """A log as its witness knows it: its keys, the largest head cosigned, and the time of that."""
 
     origin: str
     keys: tuple[Verifier, ...]
@@ -98,13 +98,13 @@ class WatchedLog:
 
     @property
     def head(self) -> SignedHead:
-        """The largest head that was cosigned; the empty log before there was one."""
+        """The largest head that was cosigned; the empty log at first."""
         if self.note is None:
             return SignedHead(self.origin, 0, merkle.SHA256.empty)
         return claimed_head(self.note)[0]
 
     def to_bytes(self) -> bytes:
-        """As a file."""
+        """Return the bytes of its file."""
         value: dict[str, Any] = {
             "version": 1,
             "origin": self.origin,
@@ -116,7 +116,7 @@ class WatchedLog:
 
 
 def parse_watched(raw: bytes) -> WatchedLog:
-    """The log that `to_bytes` wrote. Its head is signed, so a change in it is seen; `Damaged` if anything is wrong.
+    """Parse the file that `to_bytes` wrote. Its head is signed, so a change is detected; raise `Damaged` on any fault.
 
     >>> parse_watched(b"{}")
     Traceback (most recent call last):
@@ -151,7 +151,7 @@ def parse_watched(raw: bytes) -> WatchedLog:
 
 
 def watch_log(log: WatchedLog | None, key: Verifier, origin: str | None = None) -> WatchedLog:
-    """The log with a key more, or a new one that has not been seen yet.
+    """Return the log with one more key, or a new log.
 
     >>> watch_log(None, Verifier.from_text("PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW")).origin
     'PeterNeumann'
@@ -168,7 +168,7 @@ def watch_log(log: WatchedLog | None, key: Verifier, origin: str | None = None) 
         return log
     if any((each.name, each.key_id) == (key.name, key.key_id) for each in log.keys):
         raise InvalidKey(
-            f'"{key.name}" has another key with the id {key.key_id.hex()} already', name=key.name
+            f'"{key.name}" already has another key with the id {key.key_id.hex()}', name=key.name
         )
     return replace(log, keys=(*log.keys, key))
 
@@ -176,10 +176,10 @@ def watch_log(log: WatchedLog | None, key: Verifier, origin: str | None = None) 
 def accept_head(
     log: WatchedLog, request: WitnessRequest, now_s: int, tree: merkle.Nodes | None = None
 ) -> WatchedLog | HeadFork:
-    """The log with this head as the largest one seen, to be kept before it is cosigned; or both sides of a fork.
+    """Return the log with this head as the largest one, to be stored before it is cosigned; or both sides of a fork.
 
-    What is smaller, stands on another size, or is not shown to extend the head that was seen, is refused. The same head
-    again is fine: it is cosigned anew.
+    A head that is smaller, extends another size, or is not proven to extend the known head is rejected. The same head
+    may be cosigned again.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> from ropewalk.ledger.proof.proof import head_signer, signed_head
@@ -191,19 +191,19 @@ def accept_head(
     """
     new = _open(log, request.note)
     note, old = keep_signatures(request.note, log.keys), log.head
-    if log.note is not None:  # before any other refusal: evidence must not be lost to a wrong clock
+    if log.note is not None:  # before any other error: evidence must not be lost to a wrong clock
         fork = _find_fork(log.note, note, request, tree)
         if fork is not None:
             return fork
     if now_s < log.time_s:
         raise Unavailable(
-            f"the clock says {now_s}, and this witness has signed at {log.time_s} already",
+            f"the clock is at {now_s}, but this witness has already signed at {log.time_s}",
             advice="Set the clock. A witness that signed in the future waits for it, or begins again under a new key.",
             time_s=log.time_s,
         )
     if request.old is not None and request.old != old.size:
         raise Conflict(
-            f"the request stands on {request.old}, this witness has cosigned {old.size}",
+            f"the request extends {request.old}, but this witness has cosigned {old.size}",
             size=old.size,
             advice=f"Make the proof from {old.size}: `ropewalk ledger head --note --old {old.size}`.",
         )
@@ -217,7 +217,7 @@ def accept_head(
         check_consistency(old, new, tree)
     elif new.size > old.size and old.size and request.old is None:
         raise InvalidProof(
-            f"nothing shows that the head of {new.size} extends the one of {old.size} that was cosigned",
+            f"no proof shows that the head of {new.size} extends the one of {old.size} that was cosigned",
             advice="Name the published folder with --tiles, or give a request: "
             f"`ropewalk ledger head --note --old {old.size}`.",
         )
@@ -227,7 +227,7 @@ def accept_head(
 
 
 def _open(log: WatchedLog, note: bytes) -> SignedHead:
-    """What a note says, if it is of this log and signed by one of its keys."""
+    """Return the head of a note, if it is of this log and signed by one of its keys."""
     opened = open_note(note, log.keys)
     head = SignedHead.from_text(opened.text)
     if head.origin != log.origin:
@@ -241,7 +241,7 @@ def _open(log: WatchedLog, note: bytes) -> SignedHead:
 def _find_fork(
     seen: bytes, note: bytes, request: WitnessRequest, tree: merkle.Nodes | None
 ) -> HeadFork | None:
-    """Both sides, if the two heads are shown to disagree, or a proof that was to show they agree does not."""
+    """Return both sides if the two heads are proven to disagree, or a proof of agreement fails."""
     ours, theirs = claimed_head(seen)[0], claimed_head(note)[0]
     (first, one), (second, other) = ((ours, seen), (theirs, note))
     if theirs.size < ours.size:
@@ -254,7 +254,7 @@ def _find_fork(
         except Forked:
             return HeadFork(one, other, tree.root(first.size), tree.consistency(first.size, second.size))
         except RopewalkError:
-            return None  # about a smaller head nothing more can be said; a larger one is looked at again
+            return None  # about a smaller head nothing more is known; a larger one is checked again
         return None
     if request.old != first.size or first is not ours:
         return None
@@ -268,7 +268,7 @@ def _find_fork(
 
 
 def _proven(fork: HeadFork, error: ProofRefused) -> HeadFork:
-    """A path that leads to the newer root from another older one proves a fork; any other is only no proof."""
+    """A path that leads to the newer root from another older one proves a fork; any other path is just invalid."""
     if error.fields["step"] == "old_root":
         try:
             fork.check()

@@ -1,12 +1,12 @@
-"""A witness in a folder of its own: the largest head it has seen of each log, and evidence of those that forked.
+"""A witness in its folder: the largest head it has seen of each log, and evidence of forks.
 
-witness.json          {"version":1,"name","key","vkey"}: who signs, and with which of the user's keys
-log-<hash>.json       one for each log, by its origin: whose signature counts, the largest head, when it was cosigned
-fork-<hash>.json      both heads of a log that were not shown to agree
-lock                  held by the one process that changes any of this
+witness.json          {"version":1,"name","key","vkey"}: its name, and the user's key
+log-<hash>.json       one per log, by its origin: its keys, the largest head, when it was cosigned
+fork-<hash>.json      two heads of a log that do not agree
+lock                  held by the process that changes these files
 
-The order is the promise: first the new head is on disk, then it is signed. Killed in between, a witness has signed
-less than it has seen, and asks for nothing but the same checkpoint again.
+The new head is stored before it is signed. If killed in between, a witness has signed
+less than it has stored, and needs only the same checkpoint again.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SETTINGS = "witness.json"
 
 @dataclass(frozen=True, slots=True)
 class CosignResult:
-    """A head with the witness's line, and what came before it."""
+    """A head with the witness's signature, and the previous one."""
 
     note: bytes
     log: WatchedLog
     before: int
 
     def to_json(self) -> dict[str, Any]:
-        """As `witness cosign` prints it."""
+        """Return the JSON form that `witness cosign` prints."""
         head = self.log.head
         return {
             "origin": head.origin,
@@ -60,7 +60,7 @@ class CosignResult:
 
 
 class Witness:
-    """One witness, with the logs it watches. It has no clock and no key of its own: both are arguments."""
+    """One witness, with the logs it watches. Clock and key are arguments."""
 
     def __init__(self, state: StateFolder, vkey: Verifier, key: str, wait_s: float = WAIT_S) -> None:
         self.state = state
@@ -69,7 +69,7 @@ class Witness:
         self._wait_s = wait_s
 
     def add(self, key: Verifier, origin: str | None = None) -> WatchedLog:
-        """Watch a log, or let another key of a log that is watched sign its heads too."""
+        """Watch a log, or accept another key of a watched log."""
         name = _file_of(key.name if origin is None else origin)
         with self.state.locked(self._wait_s):
             log = watch_log(self._read(name), key, origin)
@@ -83,16 +83,16 @@ class Witness:
         now_s: int | Callable[[], int],
         tiles: Path | None = None,
     ) -> CosignResult:
-        """Check a head against the largest one seen, keep it, and only then sign it.
+        """Check a head against the largest one seen, store it, and only then sign it.
 
-        A clock is asked when it is our turn: the time from before might be behind whoever came first.
+        The clock is read under the lock: an earlier reading might be behind the previous signature.
 
-        `NotFound` if the log is not watched, `Conflict` if the head is smaller, `Forked` if it disagrees with the one
-        that was seen, `ProofRefused` if nothing shows that it agrees; the last two keep both heads.
+        `NotFound` if the log is not watched, `Conflict` if the head is smaller, `Forked` if it disagrees with the
+        known one, `ProofRefused` if no proof shows that it agrees; the last two store both heads.
         """
         signer = Signer(self.vkey.name, secret, SignatureType.COSIGNATURE)
         if signer.verifier != self.vkey:
-            raise InvalidKey(f'that is not the key of the witness "{self.vkey.name}"', name=self.vkey.name)
+            raise InvalidKey(f'the key must be that of the witness "{self.vkey.name}"', name=self.vkey.name)
         head, _ = claimed_head(request.note)
         name = _file_of(head.origin)
         with self.state.locked(self._wait_s):
@@ -111,16 +111,16 @@ class Witness:
                 self.state.replace(f"fork-{sha256(raw).hex()[:32]}.json", raw)
                 raise taken.error()
             self.state.replace(name, taken.to_bytes())
-            # Inside the lock: a later head may not be kept before this one is signed.
+            # Inside the lock: a later head must not be stored before this one is signed.
             return CosignResult(cosign_head(request.note, signer, time_s), taken, seen.head.size)
 
     def logs(self) -> list[WatchedLog]:
-        """Every log that is watched, by origin."""
+        """Return every watched log, by origin."""
         found = [self._read(name) for name in self.state.names("log-")]
         return sorted((log for log in found if log is not None), key=lambda log: log.origin)
 
     def forks(self) -> list[tuple[Path, HeadFork]]:
-        """The evidence that was kept."""
+        """Return the stored evidence of forks."""
         found = []
         for name in self.state.names("fork-"):
             path = self.state.folder / name
@@ -148,7 +148,7 @@ class Witness:
 def make_witness(
     folder: Path, name: str, key: str, secret: SigningKey, *, disk: Disk | None = None
 ) -> Witness:
-    """A new witness under a name, in a folder that is new or empty. `key` is how its user calls the secret."""
+    """Create a witness in a new or empty folder. `key` is the user's name of the secret."""
     vkey = Signer(name, secret, SignatureType.COSIGNATURE).verifier
     state = StateFolder(folder, disk)
     state.make()
@@ -158,14 +158,14 @@ def make_witness(
             raise Conflict(
                 f"{folder} is not empty",
                 path=str(folder),
-                advice="A witness keeps its folder for ever; choose a new one, or use the witness that is there.",
+                advice="A witness keeps its folder; choose a new one, or use the existing witness.",
             )
         state.replace(SETTINGS, jcs.encode(value))
     return Witness(state, vkey, key)
 
 
 def open_witness(folder: Path, *, wait_s: float = WAIT_S, disk: Disk | None = None) -> Witness:
-    """The witness in a folder. `wait_s` is how long to wait for another process that works there."""
+    """Open the witness in a folder. `wait_s` is how long to wait for another process."""
     state = StateFolder(folder, disk)
     try:
         value: Any = jcs.parse(state.read(SETTINGS))

@@ -1,7 +1,7 @@
-"""The index of a channel held against its log, row by row, with nothing written and one block in memory at a time.
+"""Compare the index of a channel with its log, row by row, read-only, with one block in memory at a time.
 
-Every block of the log says which rows it must have. If each of them is there with the right value, and there are not
-more rows than the log gives reason for, then there is no row too many either.
+Every block of the log determines its rows. If each of them has the right value, and there are not
+more rows than that, then there is no extra row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Watch = Callable[[Iterator[Record]], Iterator[Record]]
 
 @dataclass(slots=True)
 class IndexCheck:
-    """What came of it: blocks compared, blocks of the log the index does not reach yet, and rows that are wrong."""
+    """The result: blocks compared, blocks not yet indexed, and wrong rows."""
 
     blocks: int = 0
     behind: int = 0
@@ -42,7 +42,7 @@ class IndexCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether every row is the one the log says."""
+        """Whether every row matches the log."""
         return not self.faults and not self.problem
 
     def say(self, fault: Fault, what: str) -> None:
@@ -51,7 +51,7 @@ class IndexCheck:
         self.faults[fault] += 1
 
     def explain(self) -> str:
-        """One line a person can read."""
+        """Return a one-line explanation."""
         if self.problem:
             return self.problem
         if self.faults:
@@ -62,7 +62,7 @@ class IndexCheck:
 
 
 def check_index(segments: Segments, derive: Derive, watch: Watch | None = None) -> IndexCheck:
-    """Compare the stored index with the log. Raises `Damaged` where the log itself cannot be read."""
+    """Compare the stored index with the log. Raise `Damaged` if the log itself cannot be read."""
     check = IndexCheck()
     folder = segments.folder / "index"
     if not (folder / CURRENT).exists():
@@ -86,7 +86,7 @@ def _compare(
 ) -> None:
     state = unpack_state(files.extent.state)
     if state is None or state.height != files.extent.count:
-        raise IndexDamaged("it does not say how far it reaches")
+        raise IndexDamaged("its state row is missing or invalid")
     edges = merkle.Frontier(merkle.RANGE), merkle.Frontier(merkle.SHA256)
     rows = 0
     records = segments.scan()
@@ -105,9 +105,9 @@ def _compare(
                 check.say("wrong", "the head")
     if check.blocks < state.height:
         gone = f"it knows {state.height} blocks, the log has {check.blocks}"
-        check.problem = f"{gone}: blocks are gone; compare with a copy"
+        check.problem = f"{gone}: blocks are missing; compare with a copy"
     elif stored > rows:
-        check.first = check.first or "a row that the log gives no reason for is extra"
+        check.first = check.first or "it has rows that do not come from the log"
         check.faults["extra"] += stored - rows
 
 
@@ -119,7 +119,7 @@ def _compare_block(
     segments: Segments,
     derive: Derive,
 ) -> int:
-    """Return how many rows it may have."""
+    """Return how many rows the block may have."""
     height, rows = record.height, 0
     want = pack_entry(entry_of(height, record.place, [len(line) for line in record.lines], marks))
     if files.entry(height) != want:
@@ -133,7 +133,7 @@ def _compare_block(
             check.say("missing", what)
             continue
         place = PLACE.unpack(raw)
-        # An earlier place is right too, if the same name leads there: the first one counts.
+        # An earlier position is right too, if the same name leads there: the first one is kept.
         if place != (height, index) and not (
             place < (height, index) and _leads(segments, derive, name, place)
         ):
@@ -142,5 +142,5 @@ def _compare_block(
 
 
 def _leads(segments: Segments, derive: Derive, name: bytes, place: tuple[int, int]) -> bool:
-    """Whether a name leads to an earlier place."""
+    """Return whether a name leads to an earlier position."""
     return (name, place[1]) in rows_of(derive(segments.find(place[0]).lines))

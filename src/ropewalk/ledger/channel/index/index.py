@@ -1,11 +1,11 @@
-"""A disposable index over the blocks of one channel: delete it, and the next reader builds it again.
+"""A disposable index over the blocks of one channel: if it is deleted, the next reader rebuilds it.
 
 It finds a block by height, an envelope by id, an earlier claim by class and correlation id, an earlier statement by
-what was signed, and it keeps the edges of the two trees over the channel, so that opening costs the same at any size.
-What was added is found at once; it reaches the disk in batches, because losing it loses nothing.
+the signed bytes, and it keeps the edges of the two trees over the channel, so that opening costs the same at any size.
+New entries are visible at once and written in batches, because losing them loses nothing.
 
-A damaged index never answers. Everything in it is checked when it is read (`indexfiles`), what is absent just as what
-is present; whatever fails its check is built again from the log before the question is answered. `ledgerindexcheck`
+A damaged index never answers. Everything in it is checked when it is read (`index_files`), absent entries as well as
+present ones; what fails its check is rebuilt from the log before the query is answered. `check`
 compares every row with the log.
 """
 
@@ -38,7 +38,7 @@ from ropewalk.ledger.channel.index.rows import (
 from ropewalk.ledger.channel.segments.format import ALIGN, BlockPlace, Record
 from ropewalk.ledger.channel.segments.reader import Segments
 
-FLUSH_ENVELOPES = 16_384  # kept in memory at most before they go to disk
+FLUSH_ENVELOPES = 16_384  # kept in memory at most before they are written
 T = TypeVar("T")
 Q = TypeVar("Q")
 
@@ -47,14 +47,14 @@ Derive = Callable[[Sequence[bytes]], UnpackedIndexKeys]
 
 
 class LedgerIndex:
-    """The index of one channel. `derive` gives the marks of a stored block when the index must catch up."""
+    """The index of one channel. `derive` returns the index keys of a stored block when the index must catch up."""
 
     def __init__(self, segments: Segments, derive: Derive) -> None:
         self.segments = segments
         self._derive = derive
         self.state: IndexState
         self.rebuilt_from: int | None = None
-        self._unsound = False  # while it is being built again: it does not answer
+        self._unsound = False  # during a rebuild it does not answer
         self._private = False
         self._files = IndexFiles(segments.folder / "index")
         self._forget()
@@ -64,7 +64,7 @@ class LedgerIndex:
             self._start_over()
 
     def catch_up(self, records: Sequence[Record] | None = None) -> None:
-        """Take in what the log holds beyond the index, link by link."""
+        """Index what the log holds beyond the index, checking each link."""
         if records is None:
             records_iter: Iterator[Record] = self.segments.scan(self.state.place, self.state.height)
         else:
@@ -81,7 +81,7 @@ class LedgerIndex:
                 ) from error
             if marks.prev_block_hash != self.state.block_hash:
                 raise Damaged(
-                    f"channel {self.segments.folder.name}, block {record.height}: does not stand on the block below",
+                    f"channel {self.segments.folder.name}, block {record.height}: does not follow the block below",
                     height=record.height,
                     segment=record.place.segment,
                     offset=record.place.offset,
@@ -90,10 +90,10 @@ class LedgerIndex:
             self.add(record.place, [len(line) for line in record.lines], marks)
 
     def add(self, place: BlockPlace, lengths: Sequence[int], marks: UnpackedIndexKeys) -> None:
-        """Take in the next block; `lengths` are those of its lines."""
+        """Index the next block; `lengths` are those of its lines."""
         last = self.state.place
         if last is not None and (place.segment, place.offset) <= (last.segment, last.offset):
-            return  # taken in from the log, because somebody threw the index away
+            return  # indexed from the log, because the index was deleted
         height = self.state.height
         entry = entry_of(height, place, lengths, marks)
         self._blocks[height] = entry
@@ -114,52 +114,54 @@ class LedgerIndex:
         if self._envelopes >= self._flush_at:
             try:
                 self.flush()
-            except Unavailable:  # the block stands all the same, and is found here; it is tried again later
+            except Unavailable:  # the block is durable and found in memory; writing is tried again later
                 self._flush_at += FLUSH_ENVELOPES
 
     def position(self, envelope_id: bytes) -> tuple[int, int] | None:
-        """Where an envelope stands."""
+        """Return the position of an envelope."""
         return self._place(b"id\0" + envelope_id)
 
     def claim(self, key: bytes) -> tuple[int, int] | None:
-        """Where a class with a correlation id was first seen."""
+        """Return the first position of a class with a correlation id."""
         return self._place(b"claim\0" + key)
 
     def intent(self, key: bytes) -> tuple[int, int] | None:
-        """Where a statement was first seen."""
+        """Return the first position of a statement."""
         return self._place(b"intent\0" + key)
 
     def leaves(self, root: bytes) -> int | None:
-        """How many envelopes the first block with that root has."""
+        """Return the number of envelopes of the first block with that root."""
         place = self._place(b"root\0" + root)
         return None if place is None else self.block(place[0]).count
 
     def block(self, height: int) -> BlockEntry:
-        """The entry of a block."""
+        """Return the entry of a block."""
         return self._ask(self._block, height)
 
     def line(self, entry: BlockEntry, number: int) -> bytes:
-        """One line of a stored block without reading the others: 0 is the record, envelopes follow. Not verified."""
+        """Return one line of a stored block without reading the others: 0 is the record, envelopes follow. Not
+        verified.
+        """
         start, end = entry.offsets[number], entry.offsets[number + 1] - 1
         return self.segments.peek(entry.place.segment, entry.place.offset + ALIGN + start, end - start)
 
     def lines_of(self, height: int, index: int | None) -> list[bytes]:
-        """The record line of a block, and the line of one of its envelopes."""
+        """Return the record line of a block, and the line of one of its envelopes."""
         entry = self.block(height)
         return [self.line(entry, number) for number in ((0,) if index is None else (0, index + 1))]
 
     def block_hash(self, height: int) -> bytes:
-        """The hash of a block."""
+        """Return the hash of a block."""
         return self.block(height).block_hash
 
     def tree_leaves(self, start: int, end: int) -> Iterator[tuple[bytes, bytes]]:
-        """(block hash, header leaf) of the heights from `start` up to, not with, `end`."""
+        """Yield (block hash, header leaf) of the heights from `start` up to `end`, exclusive."""
         for height in range(start, end):
             entry = self.block(height)
             yield entry.block_hash, entry.header_leaf
 
     def flush(self) -> None:
-        """Put what was added on disk. Another process may have been faster: then there is less to do."""
+        """Write new entries to disk. If another process was faster, there is less to do."""
         if not self._blocks:
             return
         try:
@@ -174,19 +176,19 @@ class LedgerIndex:
             self.flush()
             return
         self._forget()
-        if not written:  # the stored index ends below what we would add: it was replaced since we opened it
+        if not written:  # the stored index ends below our entries: it was replaced since we opened it
             self._files.load()
             self.state = self._load_state()
             self.catch_up()
 
     def rebuild(self) -> None:
-        """Throw it away and build it again from the log."""
+        """Delete the index and rebuild it from the log."""
         self._start_over()
         self.catch_up()
         self.flush()
 
     def close(self) -> None:
-        """Flush, if that is possible, and let go: what is not stored is taken in again from the log."""
+        """Flush if possible, and close; what is not stored is indexed again from the log."""
         try:
             self._write()
         except (OSError, IndexDamaged):
@@ -197,7 +199,7 @@ class LedgerIndex:
                 drop_private_folder(self._files.folder)
 
     def _write(self) -> bool:
-        """Add to what is stored; False if that ends below what we would add to it."""
+        """Append to the stored index; return False if that ends below our entries."""
         if not self._blocks:
             return True
         with self._files.hold():
@@ -217,7 +219,7 @@ class LedgerIndex:
         return True
 
     def _detach(self) -> None:
-        """Go on with a copy in a folder of this process: the index may not be written where it lies."""
+        """Continue with a copy in a private folder, because the index is not writable."""
         extent, source = self._files.extent, self._files.folder
         private = make_private_folder()
         try:
@@ -246,7 +248,7 @@ class LedgerIndex:
         return state
 
     def _matches_log(self) -> bool:
-        """Whether the last block it knows is where it says; if not, it is the index of another log."""
+        """Return whether its last block is in the log; if not, it is the index of another log."""
         if self.state.place is None:
             return True
         try:
@@ -267,7 +269,7 @@ class LedgerIndex:
             return found
         value = self._ask(self._files_find, name)
         if value is None:
-            return self._rows.get(name)  # it may have been built again, and wait for the disk
+            return self._rows.get(name)  # it may have been rebuilt and not be written yet
         return PLACE.unpack(value)
 
     def _files_find(self, name: bytes) -> bytes | None:
@@ -281,7 +283,7 @@ class LedgerIndex:
         return unpack_entry(height, self._files.entry(height))
 
     def _ask(self, question: Callable[[Q], T], about: Q) -> T:
-        """Answer from the files; if they are damaged, build the index again first."""
+        """Answer from the files; if they are damaged, rebuild the index first."""
         if self._unsound:
             raise self._damaged("it could not be built again")
         try:
@@ -295,7 +297,7 @@ class LedgerIndex:
             raise self._damaged(error) from error
 
     def _recover(self, error: IndexDamaged) -> None:
-        """Build a damaged index again. If that fails, it gives no more answers: what it lacks would seem new."""
+        """Rebuild a damaged index. If that fails, it must not answer: missing entries would seem new."""
         if self._unsound:
             raise self._damaged(error) from error
         height, self._unsound = self.state.height, True

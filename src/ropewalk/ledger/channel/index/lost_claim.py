@@ -1,4 +1,4 @@
-"""What an index knew, kept before it is thrown away because its log no longer holds the last block that it has."""
+"""Save what an index knew before it is deleted because its log lost the last indexed block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ropewalk.ledger.channel.index.rows import BlockEntry, IndexState, UnpackedI
 from ropewalk.ledger.channel.losses import LOST_MAX, KnownHead, note_known
 from ropewalk.ledger.channel.segments.reader import Segments
 
-LOST_ENVELOPES_MAX = 100_000  # that are listed one by one
+LOST_ENVELOPES_MAX = 100_000  # envelopes listed one by one
 
 
 def keep_claim(
@@ -19,10 +19,10 @@ def keep_claim(
     entry: Callable[[int], BlockEntry],
     derive: Callable[[Sequence[bytes]], UnpackedIndexKeys],
 ) -> None:
-    """Write down which blocks an index has that its log lacks. An index of another log says nothing.
+    """Record which blocks an index has that its log lacks. An index of another log is ignored.
 
-    Best effort: a damaged index may raise anything, and the folder may not be writable. The mark of receipted blocks is
-    what decides; this says which blocks and envelopes were lost, and speaks for channels that have no mark yet.
+    Best effort: a damaged index may raise anything, and the folder may not be writable. The mark of receipted blocks
+    is authoritative; this names the lost blocks and envelopes, and serves channels that have no mark yet.
     """
     if not state.height:
         return

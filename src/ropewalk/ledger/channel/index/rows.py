@@ -1,6 +1,6 @@
-"""What the index of a channel holds in its rows: blocks, the state, places; and how they are written.
+"""Rows of the index of a channel: blocks, the state, positions; and their encoding.
 
-State and block entries end in a checksum, that of an entry covers its height too. Places lie in checked pages.
+State and block entries end in a checksum; that of an entry covers its height too. Positions are in checked pages.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ CHECK_BYTES = 16
 _HEIGHT = struct.Struct(">Q")
 _BLOCK = struct.Struct(">QQIIQ32s32s")
 _STATE = struct.Struct(">QQQQIQ32s")
-# Leaves under one kept inner node: a path then takes 31 hashes at the bottom instead of one per leaf.
+# Leaves under one stored inner node: a path then takes 31 hashes at the bottom instead of one per leaf.
 _RUN = 32
 
 
 class UnpackedIndexKeys(Protocol):
-    """What the index asks of a block; the engine derives it."""
+    """The index keys of a block, as the engine derives them."""
 
     @property
     def prev_block_hash(self) -> bytes: ...
@@ -47,7 +47,7 @@ class UnpackedIndexKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """How far the index reaches: the next height, how many envelopes, the last block."""
+    """How far the index reaches: the next height, the number of envelopes, the last block."""
 
     height: int
     envelopes: int
@@ -63,28 +63,28 @@ EMPTY = IndexState(0, 0, None, 0, bytes(32), bytes(8), bytes(8))
 
 @dataclass(frozen=True, slots=True)
 class BlockEntry:
-    """One block in the index: where it stands, and enough of its tree to prove any envelope of it."""
+    """One block in the index: its place, and enough of its tree to prove any envelope."""
 
     height: int
     place: BlockPlace
     timestamp_ns: int
     block_hash: bytes
     header_leaf: bytes
-    offsets: tuple[int, ...]  # of the lines in the body, the record first; one more marks the end
+    offsets: tuple[int, ...]  # offsets of the lines in the body, the record first, plus the end
     leaves: bytes
     nodes: bytes  # roots of full runs of 32 leaves
 
     @property
     def count(self) -> int:
-        """How many envelopes the block has."""
+        """The number of envelopes of the block."""
         return len(self.leaves) // merkle.HASH_BYTES
 
     def leaf(self, index: int) -> bytes:
-        """The id of the envelope at an index."""
+        """Return the id of the envelope at an index."""
         return self.leaves[index * 32 : index * 32 + 32]
 
     def path(self, index: int) -> tuple[bytes, ...]:
-        """The inclusion path of an envelope, hashing its run and the runs' roots instead of every leaf."""
+        """Return the inclusion path of an envelope, hashing its run and the runs' roots instead of every leaf."""
         count = self.count
         if count <= 2 * _RUN:
             return merkle.inclusion_proof(_split(self.leaves), index)
@@ -100,7 +100,7 @@ class BlockEntry:
 
 
 def entry_of(height: int, place: BlockPlace, lengths: Sequence[int], marks: UnpackedIndexKeys) -> BlockEntry:
-    """What the index keeps of a block; `lengths` are those of its lines."""
+    """Return the index entry of a block; `lengths` are those of its lines."""
     offsets = [0]
     for length in lengths:
         offsets.append(offsets[-1] + length + 1)
@@ -122,7 +122,7 @@ def entry_of(height: int, place: BlockPlace, lengths: Sequence[int], marks: Unpa
 
 
 def rows_of(marks: UnpackedIndexKeys) -> Iterator[tuple[bytes, int]]:
-    """Yield under which names a block is found, each with the index of the envelope it leads to."""
+    """Yield the names under which a block is found, each with the index of its envelope."""
     yield b"root\0" + marks.root, 0
     for index, (envelope_id, intent, claim) in enumerate(
         zip(marks.ids, marks.intents, marks.claims, strict=True)
@@ -134,7 +134,7 @@ def rows_of(marks: UnpackedIndexKeys) -> Iterator[tuple[bytes, int]]:
 
 
 def pack_entry(entry: BlockEntry) -> bytes:
-    """A block's entry as the index holds it, with its checksum."""
+    """Encode a block's entry, with its checksum."""
     head = _BLOCK.pack(
         entry.place.segment,
         entry.place.offset,
@@ -149,7 +149,7 @@ def pack_entry(entry: BlockEntry) -> bytes:
 
 
 def unpack_entry(height: int, packed: bytes) -> BlockEntry:
-    """Return a block's entry from its bytes. Raises `IndexDamaged` if they are not what was written for that height."""
+    """Decode a block's entry. Raise `IndexDamaged` if the bytes are not those written for that height."""
     raw, check = packed[:-CHECK_BYTES], packed[-CHECK_BYTES:]
     if _check(height, raw) != check:
         raise IndexDamaged(f"the entry of block {height} differs from its checksum")
@@ -171,7 +171,7 @@ def unpack_entry(height: int, packed: bytes) -> BlockEntry:
 
 
 def pack_state(state: IndexState) -> bytes:
-    """How far the index reaches, with its checksum."""
+    """Encode the state, with its checksum."""
     place = state.place or BlockPlace(0, 0, 0)
     head = _STATE.pack(
         state.height,
@@ -187,7 +187,7 @@ def pack_state(state: IndexState) -> bytes:
 
 
 def unpack_state(packed: bytes) -> IndexState | None:
-    """How far an index says it reaches; None if the bytes are not what was written."""
+    """Decode the state; None if the bytes are not what was written."""
     raw = packed[:-CHECK_BYTES]
     if blake3(raw)[:CHECK_BYTES] != packed[-CHECK_BYTES:]:
         return None

@@ -1,4 +1,4 @@
-"""How blocks lie in a segment file: headers, records, and what of them adds up. Bytes only; no file is touched."""
+"""Format of a segment file: headers, records, and their checksums. Bytes only; no file is read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ RECORD = struct.Struct(">4sIQ32s16s")
 RECORD_MAGIC = b"RWB1"
 SEGMENT = struct.Struct(">8sQ32s16s")
 SEGMENT_MAGIC = b"RWSEGM01"
-BODY_BYTES_MAX = 16 << 20  # a block is at most 4 MiB of envelopes; a length beyond this is damage, not a wish
+BODY_BYTES_MAX = 16 << 20  # a block has at most 4 MiB of envelopes; a larger length is damage
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """Where a record stands: the first height of its segment, its offset, the length of its body."""
+    """Where a record is stored: the first height of its segment, its offset, the length of its body."""
 
     segment: int
     offset: int
@@ -41,7 +41,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """A tail that no crash-free writer leaves: where it begins, how long it is, where the bytes were kept."""
+    """The tail that a crash left: its offset, its length, and where its bytes were saved."""
 
     segment: int
     offset: int
@@ -50,7 +50,7 @@ class TornTail:
 
 
 def record_at(raw: bytes, height: int) -> list[bytes] | None:
-    """The lines of one record held in memory, or None if the bytes are not the record of that height."""
+    """Return the lines of a record in memory, or None if the bytes are not the record of that height."""
     head = parse_head(raw[:ALIGN])
     body = raw[ALIGN:]
     if head is None or head[:2] != (height, len(body)) or blake3(body) != head[2]:
@@ -59,18 +59,18 @@ def record_at(raw: bytes, height: int) -> list[bytes] | None:
 
 
 def lines_of(body: bytes) -> list[bytes]:
-    """The lines of a body, without what fills it up."""
+    """Return the lines of a body, without padding."""
     return body.rstrip(b"\n").split(b"\n")
 
 
 def record_head(height: int, body: bytes) -> bytes:
-    """The header of a record with that body."""
+    """Return the header of a record with that body."""
     head = struct.pack(">4sIQ32s", RECORD_MAGIC, len(body), height, blake3(body))
     return head + blake3(head)[:16]
 
 
 def parse_head(raw: bytes) -> tuple[int, int, bytes] | None:
-    """(height, body length, body digest) of a record header whose checksum holds."""
+    """Return (height, body length, body digest) of a record header with a valid checksum."""
     if len(raw) != ALIGN:
         return None
     magic, length, height, digest, check = RECORD.unpack(raw)
@@ -80,23 +80,23 @@ def parse_head(raw: bytes) -> tuple[int, int, bytes] | None:
 
 
 def digest_in(head: bytes) -> bytes:
-    """The body digest in the header of a record."""
+    """Return the body digest in the header of a record."""
     return head[16:48]
 
 
 def segment_head(start: int) -> bytes:
-    """The header of the segment that begins at a height."""
+    """Return the header of the segment that begins at a height."""
     head = struct.pack(">8sQ32s", SEGMENT_MAGIC, start, bytes(32))
     return head + blake3(head)[:16]
 
 
 def segment_head_holds(raw: bytes, start: int) -> bool:
-    """Whether these bytes are that header."""
+    """Return whether these bytes are that header."""
     return raw == segment_head(start)
 
 
 def has_unwritten_sector(body: bytes) -> bool:
-    """Whether a run of zeros shows that a crash left a sector unwritten."""
+    """Return whether a run of zeros shows that a crash left a sector unwritten."""
     # Records are aligned to 64 bytes, so any unwritten sector covers at least one aligned unit of the body.
     zeros = bytes(ALIGN)
     return zeros in body and any(body[i : i + ALIGN] == zeros for i in range(0, len(body), ALIGN))

@@ -1,8 +1,8 @@
-"""Packed segments: what a closed segment holds, compressed in its place, and read at the same offsets as before.
+"""Packed segments: a closed segment, compressed in place and read at the same offsets as before.
 
     <channel>/segments/<first height, 20 digits>.seg.zst
 
-Zstandard frames, each with whole records of about 256 KiB and a checksum of its own, so that one record is read
+Zstandard frames, each with complete records of about 256 KiB and its own checksum, so that one record is read
 without the others. Behind them, in frames that unpacking skips, a Merkle manifest (heights, block hashes, their root,
 digest and size of the segment), the lengths of the records, and last the table of the frames. `zstd -d` gives the
 segment back.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 SUFFIX: Final = ".seg.zst"
-FRAME_BYTES: Final = 1 << 18  # before packing; one block may be larger, and is a frame of its own then
+FRAME_BYTES: Final = 1 << 18  # before packing; a larger block has its own frame
 LEVEL: Final = 3
 SKIPPED: Final = struct.Struct("<II")  # magic and length of a frame that unpacking skips
 SKIPPED_MAGIC: Final = 0x184D2A5E
@@ -46,11 +46,11 @@ FRAME: Final = struct.Struct(">QQQ16s")  # offset in the file, offset in the seg
 MEMBERS: Final = frozenset(
     ("version", "start_height", "end_height", "block_hashes", "range_root", "blake3", "bytes")
 )
-UNPACKED_MAX: Final = 64 << 20  # a frame holds one record or little more; more is damage, not a wish
+UNPACKED_MAX: Final = 64 << 20  # a frame holds one record or little more; a larger one is damage
 
 
 def packed_path(path: Path) -> Path:
-    """Where the packed form of a segment lies."""
+    """Return the path of the packed form of a segment."""
     return path.with_name(path.name.removesuffix(".seg") + SUFFIX)
 
 
@@ -62,7 +62,7 @@ class _Frame(NamedTuple):
 
 
 class PackedSegment(io.RawIOBase):
-    """A packed segment, read as the segment it was. `Damaged` where it cannot be."""
+    """A packed segment, read as the original segment. Raises `Damaged` if it cannot be read."""
 
     def __init__(self, path: Path, start: int) -> None:
         super().__init__()
@@ -84,11 +84,11 @@ class PackedSegment(io.RawIOBase):
         magic, manifest, records, table, first, check = FOOT.unpack(foot)
         room = end - 3 * SKIPPED.size - FOOT.size
         if magic != FOOT_MAGIC or first != self._start or max(manifest, records, table) > room:
-            raise self.damage("its end is not ours")
+            raise self.damage("its footer is invalid")
         rows = self._pread(table, end - FOOT.size - table)
         if digest_of(foot[:-32] + rows) != check or table % FRAME.size or not table:
-            raise self.damage("its table does not hold")
-        # The last row says where the frames end: in the file, in the segment, and the height after them.
+            raise self.damage("its table differs from its checksum")
+        # The last row has the end of the frames: in the file, in the segment, and the height after them.
         self._frames = [_Frame(*row) for row in FRAME.iter_unpack(rows)]
         self._starts = [frame.start for frame in self._frames[:-1]]
         last = self._frames[-1]
@@ -101,43 +101,43 @@ class PackedSegment(io.RawIOBase):
             or self._frames[0][:3] != (0, 0, self._start)
             or last.offset != room - manifest - records - table
         ):
-            raise self.damage("its table is not that of its frames")
+            raise self.damage("its table does not match its frames")
         self.size, self.end_height = last.start, last.height - 1
         self._records = last.offset + 2 * SKIPPED.size + manifest, records
         self._manifest = last.offset + SKIPPED.size, manifest
 
     def places(self) -> Iterator[tuple[int, BlockPlace]]:
-        """Heights and places of its records; no frame is unpacked."""
+        """Yield heights and places of its records; no frame is unpacked."""
         offset, size = self._records
         raw = self._pread(size, offset)
         if len(raw) != size or size % 4 or digest_of(raw[32:]) != raw[:32]:
-            raise self.damage("its list of records does not hold")
+            raise self.damage("its list of records differs from its checksum")
         at = ALIGN
         for height, (length,) in enumerate(struct.iter_unpack(">I", raw[32:]), self._start):
             yield height, BlockPlace(self._start, at, length)
             at += ALIGN + length
 
     def manifest(self) -> dict[str, Any]:
-        """Its Merkle manifest."""
+        """Return its Merkle manifest."""
         offset, size = self._manifest
         raw = self._pread(size, offset)
         if len(raw) != size or digest_of(raw[32:]) != raw[:32]:
-            raise self.damage("its manifest does not hold")
+            raise self.damage("its manifest differs from its checksum")
         try:
             value = jcs.parse_canonical(raw[32:])
         except InvalidJson as error:
-            raise self.damage(f"its manifest is no canonical JSON: {error.detail}") from error
+            raise self.damage(f"its manifest is not canonical JSON: {error.detail}") from error
         if not isinstance(value, dict) or value.keys() != MEMBERS:
-            raise self.damage("its manifest has other members")
+            raise self.damage("its manifest has unexpected members")
         return value
 
     def check(self) -> None:
-        """Hold all that is not blocks against itself; raises where something does not fit."""
+        """Check everything but the blocks for consistency; raise on a mismatch."""
         last, sizes = self._frames[-1].offset, (self._manifest[1], self._records[1])
         rest = os.fstat(self._stream.fileno()).st_size - last - 3 * SKIPPED.size - sum(sizes)
         for size in (*sizes, rest):
             if self._pread(SKIPPED.size, last) != SKIPPED.pack(SKIPPED_MAGIC, size):
-                raise self.damage("what follows the blocks is not ours")
+                raise self.damage("unexpected bytes follow the blocks")
             last += SKIPPED.size + size
         value, count = self.manifest(), len(list(self.places()))
         listed = value["block_hashes"] if isinstance(value["block_hashes"], list) else []
@@ -146,7 +146,7 @@ class PackedSegment(io.RawIOBase):
         said = [value[name] for name in ("version", "start_height", "end_height", "bytes", "range_root")]
         true = [1, self._start, self.end_height, self.size, root]
         if said != true or not len(hashes) == len(listed) == count:
-            raise self.damage("its manifest is of another segment")
+            raise self.damage("its manifest belongs to another segment")
 
     def readable(self) -> bool:
         return True
@@ -182,7 +182,7 @@ class PackedSegment(io.RawIOBase):
             frame, after = self._frames[number], self._frames[number + 1]
             size = after.start - frame.start
             raw = self._pread(after.offset - frame.offset, frame.offset)
-            if digest_of(raw)[:16] != frame.check:  # a packer leaves some bits without a meaning
+            if digest_of(raw)[:16] != frame.check:  # the frame format has some bits without a meaning
                 raise self.damage("a packed frame differs from its checksum", frame)
             try:
                 if not 0 < size <= UNPACKED_MAX or zstandard.frame_content_size(raw) != size:
@@ -197,7 +197,7 @@ class PackedSegment(io.RawIOBase):
         return os.pread(self._stream.fileno(), size, offset)
 
     def damage(self, what: str, frame: _Frame | None = None) -> Damaged:
-        """The refusal that says where."""
+        """Return the error with its location."""
         height, offset = (frame.height, frame.start) if frame is not None else (self._start, 0)
         return Damaged(
             f"channel {self._name}, block {height}: {what} (packed segment {self._start}, offset {offset})",
@@ -209,7 +209,7 @@ class PackedSegment(io.RawIOBase):
 
 
 def read_manifest(path: Path, start: int) -> dict[str, Any]:
-    """The Merkle manifest of a packed segment: heights, block hashes, their root, digest and size of the segment."""
+    """Return the Merkle manifest of a packed segment: heights, block hashes, their root, digest and size."""
     with contextlib.closing(PackedSegment(path, start)) as packed:
         return packed.manifest()
 
@@ -217,14 +217,14 @@ def read_manifest(path: Path, start: int) -> dict[str, Any]:
 def write_packed_segment(
     path: Path, start: int, records: Sequence[tuple[BlockPlace, bytes]], disk: Disk
 ) -> tuple[int, int]:
-    """Pack a closed segment whose records stand there and have those block hashes; sizes before and after.
+    """Pack a closed segment with these records and block hashes; return the sizes before and after.
 
-    The packed form is read back and compared before it gets its name; the segment goes only then.
+    The packed form is read back and compared before it gets its name; only then the segment is removed.
     """
     target = packed_path(path)
     beside = target.with_name(f".{target.name}.tmp")
     with contextlib.suppress(FileNotFoundError):
-        disk.unlink(beside)  # of a process that was killed
+        disk.unlink(beside)  # left by a killed process
     try:
         size, packed, digest = _pack(path, start, records, beside, disk)
         with contextlib.closing(PackedSegment(beside, start)) as back:
@@ -235,14 +235,14 @@ def write_packed_segment(
             if hasher.hexdigest() != digest or [place for _, place in back.places()] != [
                 r[0] for r in records
             ]:
-                raise back.damage("what was packed is not what was written")
+                raise back.damage("the packed segment differs from the original")
         disk.rename(beside, target)
         disk.fsync_directory(target.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
-    disk.unlink(path)  # readers that have it open keep it; those that come find the packed one
+    disk.unlink(path)  # readers that have it open keep it; new ones find the packed one
     disk.fsync_directory(path.parent)
     return size, packed
 
@@ -277,7 +277,7 @@ def _pack(
 
 
 def _cuts(records: Sequence[tuple[BlockPlace, bytes]], start: int) -> Iterator[tuple[int, int, int]]:
-    """Begin, end and first height of every frame."""
+    """Yield begin, end and first height of every frame."""
     begin, first = 0, start
     for height, (place, _) in enumerate(records, start):
         if place.end - begin >= FRAME_BYTES or height == start + len(records) - 1:

@@ -3,14 +3,14 @@
     <channel>/segments/<first height, 20 digits>.seg      64-byte header, then records, each aligned to 64 bytes
     <channel>/segments/<first height>.seg.zst              a closed one, packed: the same bytes at the same offsets
     <channel>/receipted                                    how many blocks were receipted: `receipted`
-    <channel>/torn/…                                       bytes cut off after a crash, kept for whoever asks
+    <channel>/torn/…                                       bytes cut off after a crash
     <channel>/lock                                         held by the writer, with its process id inside
 
 A record is a 64-byte header (magic, body length, height, BLAKE3 of the body, checksum of the header) and a body:
-lines of text, the block record first, then one envelope a line, filled up with newlines. Text holds no NUL byte, so a
+lines of text, the block record first, then one envelope per line, padded with newlines. Text holds no NUL byte, so a
 run of zeros inside a record can only be a sector that a crash left unwritten. That, or a file that ends too early, is a
-*torn tail* if it lies above all receipted blocks: it was never acknowledged and is cut off. Everything else that does
-not add up is *damage*: reading stops there with its place, and nothing is written or deleted any more.
+*torn tail* if it is above all receipted blocks: it was never acknowledged and is cut off. Any other mismatch
+is *damage*: reading stops there with its location, and nothing is written or deleted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Segments:
         self.files_folder = folder / "segments"
 
     def starts(self) -> list[int]:
-        """First heights of the segments, ascending."""
+        """Return the first heights of the segments, ascending."""
         try:
             names = [path.name for path in self.files_folder.iterdir()]
         except FileNotFoundError:
@@ -55,11 +55,11 @@ class Segments:
         return sorted({int(name[:20]) for name in names if name[20:] in (".seg", SUFFIX)})
 
     def path(self, start: int) -> Path:
-        """The file of the segment that begins at a height."""
+        """Return the file of the segment that begins at a height."""
         return self.files_folder / f"{start:020d}.seg"
 
     def open(self, start: int, buffering: int = -1) -> BinaryIO:
-        """A segment for reading, wherever it lies by now: as it was written, or packed."""
+        """Open a segment for reading, plain or packed."""
         try:
             return self.path(start).open("rb", buffering=buffering)
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class Segments:
             return cast(BinaryIO, io.BufferedReader(packed))
 
     def peek(self, start: int, offset: int, size: int) -> bytes:
-        """Some bytes of a segment; nothing about them is checked."""
+        """Return some bytes of a segment, unchecked."""
         try:
             with self.path(start).open("rb", buffering=0) as stream:
                 return os.pread(stream.fileno(), size, offset)
@@ -77,12 +77,11 @@ class Segments:
                 return stream.read(size)
 
     def scan(self, after: BlockPlace | None = None, height: int = 0) -> Iterator[Record]:
-        """Every whole record after a place (from the beginning without one), `height` being the first expected.
+        """Yield every record after a place (from the beginning without one), `height` being the first expected.
 
-        Ends at a torn tail; raises `Damaged` at anything else that does not add up, and where receipted blocks are
-        missing at the end.
+        Ends at a torn tail; raises `Damaged` at any other mismatch, and if receipted blocks are missing at the end.
         """
-        floor = minimum_blocks(self.folder)  # before the files are looked at: a writer may be adding to them
+        floor = minimum_blocks(self.folder)  # before the files are read: a writer may be appending
         starts = self.starts()
         if after is None and starts and starts[0] != 0:
             raise self._damage(starts[0], 0, 0, f"the first segment begins at height {starts[0]}, not 0")
@@ -101,10 +100,10 @@ class Segments:
             raise self._missing(height, floor)
 
     def places(self, height: int = 0, at: BlockPlace | None = None) -> Iterator[tuple[int, BlockPlace]]:
-        """Heights and places of the records from a height on, by their headers alone; bodies stay unread.
+        """Yield heights and places of the records from a height on, by their headers; bodies are not read.
 
-        `at` is where the record of that height stands, if the caller knows. Ends at the last whole record, or at a
-        header that does not hold; whoever reads the place hears of damage.
+        `at` is the place of the record of that height, if known. Ends at the last complete record, or at an invalid
+        header; reading that place reports the damage.
         """
         starts = self.starts()
         begin = (
@@ -135,7 +134,7 @@ class Segments:
                     offset, expected = offset + ALIGN + head[1], expected + 1
 
     def find(self, height: int) -> Record:
-        """The record at a height, found by walking the headers of its segment."""
+        """Return the record at a height, found by the headers of its segment."""
         floor = minimum_blocks(self.folder)
         starts = self.starts()
         candidates = [start for start in starts if start <= height]
@@ -157,7 +156,7 @@ class Segments:
         raise NotFound(f"block {height} is not in {self.folder.name}", height=height)
 
     def read(self, place: BlockPlace, height: int) -> Record:
-        """The record at a known place; `Damaged` if it is not the block of that height."""
+        """Return the record at a known place; raise `Damaged` if it is not the block of that height."""
         try:
             with self.open(place.segment) as stream:
                 stream.seek(place.offset)
@@ -172,7 +171,7 @@ class Segments:
         return Record(height, lines_of(raw[ALIGN:]), place)
 
     def tail(self, after: BlockPlace | None, height: int) -> tuple[list[Record], TornTail | None]:
-        """All records after a place, and the torn tail behind them if there is one."""
+        """Return all records after a place, and the torn tail behind them, if any."""
         records = list(self.scan(after, height))
         end = records[-1].place if records else after
         starts = self.starts()
@@ -181,7 +180,7 @@ class Segments:
         last = starts[-1]
         try:
             size = self.path(last).stat().st_size
-        except FileNotFoundError as error:  # only closed segments are packed: there was another behind it
+        except FileNotFoundError as error:  # only closed segments are packed: there was another after it
             raise self._damage(last, 0, height + len(records), "the last segment file is missing") from error
         whole = end.end if end is not None and end.segment == last else (ALIGN if size >= ALIGN else 0)
         if whole == ALIGN and not segment_head_holds(self.peek(last, 0, ALIGN), last):
@@ -189,21 +188,19 @@ class Segments:
         return records, TornTail(last, whole, size - whole) if size > whole else None
 
     def check_receipted(self) -> ReceiptMark | None:
-        """Return the mark if the log holds the block that it names, None without one; else raise `Damaged`."""
+        """Return the mark if the log holds its block, None without one; else raise `Damaged`."""
         mark = read_mark(self.folder)
         if mark is None or mark.place is None:
             return mark
         height = mark.blocks - 1
         head = parse_head(self._peek_record(mark.place))
         if head is None or head[2] != mark.digest:
-            raise self._damage(
-                mark.place.segment, mark.place.offset, height, "it is not the block that was receipted"
-            )
+            raise self._damage(mark.place.segment, mark.place.offset, height, "it is not the receipted block")
         self.read(mark.place, height)
         return mark
 
     def _peek_record(self, place: BlockPlace) -> bytes:
-        """Return the header of the record at a place, whatever is there; nothing where the file is missing."""
+        """Return the header bytes at a place, unchecked; nothing if the file is missing."""
         try:
             return self.peek(place.segment, place.offset, ALIGN)
         except (FileNotFoundError, Damaged):
@@ -228,7 +225,7 @@ class Segments:
                 if not segment_head_holds(head, start):
                     if last and _is_torn(head, stream.read, height, floor):
                         return
-                    raise self._damage(start, 0, height, "segment header is not ours")
+                    raise self._damage(start, 0, height, "invalid segment header")
                 offset = ALIGN
             else:
                 stream.seek(offset)
@@ -249,12 +246,12 @@ class Segments:
         last: bool,
         floor: int | None,
     ) -> bytes | None:
-        """The body behind a record header; None at a torn tail, `Damaged` otherwise."""
+        """Return the body after a record header; None at a torn tail, `Damaged` otherwise."""
         head = parse_head(raw)
         if head is None:
-            what = "record header does not hold"
+            what = "invalid record header"
         elif head[0] != height:
-            raise self._damage(start, offset, height, f"record says height {head[0]}")
+            raise self._damage(start, offset, height, f"record has height {head[0]}")
         else:
             body = read(head[1])
             if len(body) == head[1] and blake3(body) == head[2]:
@@ -267,7 +264,7 @@ class Segments:
 
     def _missing(self, height: int, floor: int) -> Damaged:
         return Damaged(
-            f"channel {self.folder.name}: {blocks_text(height, floor)} had been receipted, and the log ends before",
+            f"channel {self.folder.name}: {blocks_text(height, floor)} had been receipted, but the log ends before",
             height=height,
             receipted=floor,
             reason="receipted blocks are missing",
@@ -286,10 +283,10 @@ class Segments:
 
 
 def _is_torn(raw: bytes, read: Callable[[int], bytes], height: int, floor: int | None) -> bool:
-    """Whether bytes that do not hold are what a crash leaves: they end too early, or a sector was never written.
+    """Return whether invalid bytes are what a crash leaves: they end too early, or a sector was never written.
 
-    Above the receipted blocks anything may follow: what was written together reaches the disk in any order. Where
-    nothing says what was receipted, only the last record may be torn.
+    Above the receipted blocks anything may follow: concurrent writes reach the disk in any order. Without a mark, only
+    the last record may be torn.
     """
     if len(raw) < ALIGN:
         return floor is None or height >= floor  # the file ends too early

@@ -1,4 +1,4 @@
-"""Whole records in damaged segments: everything whose checksums hold, also behind what does not."""
+"""Find intact records in damaged segments: every record with valid checksums, also after damage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ropewalk.ledger.channel.segments.reader import Segments
 
 
 def find_records(segments: Segments, start: int = 0) -> dict[int, BlockPlace]:
-    """Return the places of all whole records by height, in the segments that begin at `start` or later."""
+    """Return the places of all intact records by height, in the segments that begin at `start` or later."""
     found: dict[int, BlockPlace] = {}
     for each in segments.starts():
         if each >= start:
@@ -25,7 +25,7 @@ def find_records(segments: Segments, start: int = 0) -> dict[int, BlockPlace]:
 
 
 def _candidates(segments: Segments, start: int) -> Iterator[tuple[int, BlockPlace]]:
-    """Every place in a segment where a header holds; its body is not looked at."""
+    """Yield every place in a segment with a valid header; bodies are not checked."""
     try:
         stream = segments.path(start).open("rb", buffering=0)
     except FileNotFoundError:

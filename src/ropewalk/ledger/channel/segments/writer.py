@@ -1,4 +1,4 @@
-"""The one writer of a channel's segments: append, sync, and what a crash left behind cut off at opening."""
+"""The single writer of a channel's segments: append, sync, and cut a torn tail when opened."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ropewalk.ledger.channel.segments.format import (
 )
 from ropewalk.ledger.channel.segments.reader import Segments
 
-SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may stand across the limit
+SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may exceed it
 LOCK_POLL_S = 0.02
 
 
 class SegmentWriter(Segments):
-    """The one writer of a channel. Opening it takes the lock and cuts a torn tail; `torn` says what was cut."""
+    """The single writer of a channel. Opening it takes the lock and cuts a torn tail; `torn` is what was cut."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class SegmentWriter(Segments):
     ) -> None:
         super().__init__(folder)
         self._mark: ReceiptMarkFile | None = None
-        self._pending: ReceiptMark | None = None  # what the mark will say once it is synced
-        self.statements: int | None = None  # how many blocks are about keys, as far as it is known
+        self._pending: ReceiptMark | None = None  # the mark to write after the next sync
+        self.statements: int | None = None  # number of blocks with key statements, if known
         self._disk = disk or Disk()
         self._segment_bytes = segment_bytes
         self._broken: str | None = None
@@ -69,7 +69,7 @@ class SegmentWriter(Segments):
             mark = self._read_mark()
             self.found, torn = self.tail(after, height)
             self._last = self.found[-1].place if self.found else after
-            self.height = height + len(self.found)  # the next block's
+            self.height = height + len(self.found)  # height of the next block
             self.torn = self._cut(torn) if torn is not None else None
             self._open_last()
             self._open_mark(mark)
@@ -90,7 +90,7 @@ class SegmentWriter(Segments):
     ) -> BlockPlace:
         """Write one block's lines as the record of `height`. Durable only after `sync`.
 
-        `statement` says whether the block is about keys, where the caller knows.
+        `statement` is whether the block has a key statement, if known.
         """
         if self._broken is not None:
             raise Unavailable(f"channel {self.folder.name} stopped writing: {self._broken}")
@@ -100,7 +100,9 @@ class SegmentWriter(Segments):
         body += b"\n" * (-len(body) % ALIGN)
         if len(body) > BODY_BYTES_MAX:
             raise TooLarge(
-                f"block of {len(body)} bytes; at most {BODY_BYTES_MAX}", size=len(body), limit=BODY_BYTES_MAX
+                f"a block must have at most {BODY_BYTES_MAX} bytes, got {len(body)}",
+                size=len(body),
+                limit=BODY_BYTES_MAX,
             )
         try:
             if self._end >= self._segment_bytes:
@@ -117,7 +119,7 @@ class SegmentWriter(Segments):
             raise Unavailable(
                 f"channel {self.folder.name}, block {height}: {error.strerror}", height=height
             ) from error
-        except BaseException as error:  # interrupted: what comes next must not stand behind half a block
+        except BaseException as error:  # interrupted: the next block must not follow half a block
             self._back_out(repr(error))
             raise
         return place
@@ -141,12 +143,12 @@ class SegmentWriter(Segments):
             raise Unavailable(f"channel {self.folder.name}: sync: {error.strerror}") from error
 
     def sync_mark(self) -> None:
-        """Make the mark durable too: the log is about to be put in its place."""
+        """Make the mark durable too, before the log is installed."""
         if self._mark is not None:
             self._mark.sync()
 
     def close(self) -> None:
-        """Release the lock; the process may go."""
+        """Release the lock."""
         if self._mark is not None:
             if self._owner == os.getpid():
                 with contextlib.suppress(OSError):  # it may be late, and the segments are synced
@@ -157,7 +159,7 @@ class SegmentWriter(Segments):
             os.close(self._fd)
             self._fd = -1
         if self._lock >= 0:
-            os.close(self._lock)  # closing the descriptor gives up the lock
+            os.close(self._lock)  # closing the descriptor releases the lock
             self._lock = -1
         self._broken = "closed"
 
@@ -170,7 +172,7 @@ class SegmentWriter(Segments):
         self.close()
 
     def _cut(self, torn: TornTail) -> TornTail:
-        """Keep the torn bytes beside the log, then cut them off."""
+        """Save the torn bytes, then cut them off."""
         folder = self.folder / "torn"
         folder.mkdir(exist_ok=True)
         kept = folder / f"{torn.segment:020d}-{torn.offset}-{time.time_ns()}.bin"
@@ -189,18 +191,18 @@ class SegmentWriter(Segments):
         return TornTail(torn.segment, torn.offset, torn.size, kept)
 
     def _read_mark(self) -> ReceiptMark:
-        """The mark, checked against the log. An index cannot stand in for it: any reader may have made it anew."""
+        """Return the mark, checked against the log. An index cannot replace it: any reader may have rebuilt it."""
         mark = self.check_receipted()
         if mark is None:
             raise Damaged(
-                f"channel {self.folder.name}: the file that says how many blocks were receipted is missing",
+                f"channel {self.folder.name}: the mark of receipted blocks is missing",
                 reason="mark",
                 advice=repair_advice(self.folder.name),
             )
         return mark
 
     def _open_mark(self, mark: ReceiptMark) -> None:
-        """Let the mark name the last whole block: the log was checked up to there, and the next one stands on it."""
+        """Set the mark to the last complete block: the log was checked up to there, and the next block follows it."""
         self._mark = ReceiptMarkFile(self.folder, self._disk)
         now = ReceiptMark(statements=0)
         if self._last is not None:
@@ -225,7 +227,7 @@ class SegmentWriter(Segments):
         path = self.path(self._segment)
         self._fd = self._disk.open(path, os.O_WRONLY | os.O_APPEND)
         self._end = path.stat().st_size
-        self._unsynced_folder = True  # whoever made the file may have died before syncing its folder
+        self._unsynced_folder = True  # the creator of the file may have died before syncing its folder
         if self._end == 0:
             self._write(segment_head(self._segment))
             self._end = ALIGN
@@ -240,7 +242,7 @@ class SegmentWriter(Segments):
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._segment, self._end, self._unsynced_folder = fd, height, 0, True
-        self._disk.truncate(fd, 0)  # what an attempt before us left of this header
+        self._disk.truncate(fd, 0)  # a previous attempt left part of this header
         self._write(segment_head(height))
         self._end = ALIGN
 
@@ -248,7 +250,7 @@ class SegmentWriter(Segments):
         self._disk.write(self._fd, raw)
 
     def _back_out(self, why: str) -> None:
-        """Leave the file as it was before a write that did not succeed, or stop writing."""
+        """Restore the file to its state before a failed write, or stop writing."""
         try:
             self._disk.truncate(self._fd, self._end)
             if self._end == 0:
@@ -258,7 +260,7 @@ class SegmentWriter(Segments):
             self._broken = f"write: {why}"
 
 
-# A child of the writer's process shares its lock: it must neither write nor hold the lock when the writer has gone.
+# A forked child shares the lock: it must neither write nor hold the lock after the writer has ended.
 _writers: weakref.WeakSet[SegmentWriter] = weakref.WeakSet()
 
 
@@ -271,14 +273,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _closed(channel: str, loss: Repair) -> Damaged:
-    """What refuses to write to a channel that has lost receipted blocks: their heights are never sealed again."""
+    """Return the error for a channel that has lost receipted blocks: their heights are never sealed again."""
     return Damaged(
         f"channel {channel} is closed: a repair on {loss.at} gave up {blocks_text(loss.blocks, loss.receipted)}, "
         "for which receipts had been given",
         height=loss.blocks,
         receipted=loss.receipted,
         reason="closed",
-        advice="Append to a new channel. If the blocks turn up, bring them back with "
+        advice="Append to a new channel. If the blocks are found, restore them with "
         f"`ropewalk ledger repair --channel {channel} --from-archive DIR` or --from-replica REPO.",
     )
 
@@ -294,13 +296,13 @@ def hold_lock(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def has_waiters(folder: Path) -> bool:
-    """Whether somebody waits to write to a channel, or to keep writers out of it."""
+    """Return whether another process waits for the channel's lock."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever waits shares it
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # waiting processes share it
     except OSError:
         return True
     finally:
@@ -311,7 +313,7 @@ def has_waiters(folder: Path) -> bool:
 def _take_lock(path: Path, wait_s: float) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + wait_s
-    queue: int | None = None  # held while we wait, for whoever writes to see
+    queue: int | None = None  # held while we wait, visible to the writer
     try:
         while True:
             try:
@@ -335,7 +337,7 @@ def _take_lock(path: Path, wait_s: float) -> int:
     finally:
         if queue is not None:
             os.close(queue)
-    with contextlib.suppress(OSError):  # the number is a courtesy to people, the lock itself is held
+    with contextlib.suppress(OSError):  # the process id is informative; the lock itself is what counts
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd

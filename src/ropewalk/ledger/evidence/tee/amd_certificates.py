@@ -21,8 +21,8 @@ CHAIN_MAX: Final = 3
 _CHIP_ID_BYTES: Final = 64
 _AMD: Final = "1.3.6.1.4.1.3704.1."
 _STRUCT, _PRODUCT, _CHIP_ID, _CLOUD = "1", "2", "4", "5"
-# Where each level stands in the eight bytes of a TCB version, by the number its extension has; two layouts, as the
-# certificate's structure version says.
+# Position of each level in the eight bytes of a TCB version, by the number of its extension; two layouts, by the
+# structure version of the certificate.
 _LEVELS: Final = {
     0: {"bootloader": (0, "3.1"), "tee": (1, "3.2"), "snp": (6, "3.3"), "microcode": (7, "3.8")},
     1: {
@@ -37,7 +37,7 @@ _LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Endorsement:
-    """What AMD says about a key: of which chip it is, or in whose cloud, and the levels it was made for."""
+    """AMD's statement about a key: its chip or cloud, and the levels it was made for."""
 
     product: str
     layout: int
@@ -60,7 +60,7 @@ class Endorsement:
 
 
 def read_endorsement(leaf: x509.Certificate) -> Endorsement:
-    """What a VCEK or VLEK certificate says; it has exactly one of a chip id and the name of a cloud."""
+    """Parse a VCEK or VLEK certificate; it has exactly one of a chip id and a cloud name."""
     found = extensions_of(leaf)
     try:
         layout = _level(found, _STRUCT)

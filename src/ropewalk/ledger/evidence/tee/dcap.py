@@ -1,8 +1,8 @@
-"""Intel SGX and TDX: quotes judged against roots, collateral and measurements that were configured.
+"""Intel SGX and TDX: quotes checked against configured roots, collateral and measurements.
 
-The quote comes as `document` and carries its PCK certificates. Intel's word on platforms of its kind (TCB info and QE
-identity) stands beside it as `collateral`, or in what the verifier believes; the newest that counts at the time
-decides. Signed by Intel, it may travel with the evidence: whoever carries it can withhold it, but not change it.
+The quote comes as `document` and carries its PCK certificates. Intel's statements on such platforms (TCB info and QE
+identity) come with it as `collateral`, or from the verifier's settings; the newest valid one decides. Signed by Intel,
+it may be carried with the evidence: the carrier can withhold it, but not change it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def check_dcap(piece: EvidenceItem) -> tuple[Status, str]:
     """Whether a quote is bound to its envelope and holds."""
     quote = parse_quote(piece.document(QUOTE_BYTES_MAX))
     if quote.tee != piece.report.get("tee_type"):
-        raise Unverified(f"the quote is of {quote.tee}, the report says {piece.report.get('tee_type')}")
+        raise Unverified(f"the quote is of {quote.tee}, the report names {piece.report.get('tee_type')}")
     piece.require_bound(quote.body.report_data)
     if quote.body.debug:
-        raise Unverified("it ran in debug mode: whoever runs the host can read and change it")
+        raise Unverified("it ran in debug mode: the host can read and change it")
     chain = _certificates(quote)
     registers = _registers(quote.body)
     measured = "sgx.mrenclave" if quote.tee == "sgx" else "tdx.mrtd"
@@ -52,7 +52,7 @@ def check_dcap(piece: EvidenceItem) -> tuple[Status, str]:
     digest = registers[measured].hex()[:16]
     collateral = _newest(piece, quote, platform)
     if collateral is None:
-        what = f"for FMSPC {platform.fmspc.hex()} no collateral says whether the platform is up to date"
+        what = f"no collateral for FMSPC {platform.fmspc.hex()}: the platform's status is unknown"
         if trust.pinned:
             raise Unverified(what)  # else it would be enough to leave it out
         return "not_checked", f"signed under a trusted root; {what}"
@@ -60,7 +60,7 @@ def check_dcap(piece: EvidenceItem) -> tuple[Status, str]:
     check_revoked(collateral.chain, root, trust.crls, piece.at_ns)
     for what, status in collateral.statuses(platform, quote.body, quote.qe).items():
         if status not in trust.tcb_statuses:
-            raise Unverified(f"Intel says of the {what}: {status[:60]}, which is not allowed")
+            raise Unverified(f"TCB status of the {what}: {status[:60]}, which is not allowed")
     if not trust.pinned:
         return "not_checked", f"signed under a trusted root; {measured} {digest}… is not pinned"
     _check_measured(piece, quote, registers)
@@ -87,7 +87,7 @@ def _check_signatures(quote: Quote, leaf: x509.Certificate) -> None:
 
 
 def _newest(piece: EvidenceItem, quote: Quote, platform: Platform) -> Collateral | None:
-    """The newest collateral for such a platform that counts at the time, whoever gave it; None if there is none."""
+    """Return the newest collateral for such a platform that is valid at the time; None if there is none."""
     given = list(piece.trust.collateral)
     if "collateral" in piece.report:
         given.append(parse_collateral(parse_collateral_texts(piece.report["collateral"], Invalid)))

@@ -1,7 +1,7 @@
-"""The little DER that vendors put into extensions of certificates: elements, numbers, texts. Nothing is recursive.
+"""A small DER parser for vendor extensions of certificates: elements, numbers, texts. Nothing is recursive.
 
-Lengths are definite and minimal, as DER demands, so each value has one spelling. A level is read only when somebody
-asks for it: depth is what the caller expects, never what the bytes claim.
+Lengths are definite and minimal, as DER requires, so each value has one encoding. A level is parsed only on request:
+the caller sets the depth, never the bytes.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _PCE_SVN: Final = COMPONENTS + 1  # the numbers under _TCB: 1 to 16 are componen
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What Intel says of a platform: its kind (FMSPC), its provisioning enclave, and the levels of its components."""
+    """Intel's statement about a platform: its kind (FMSPC), its provisioning enclave, and component levels."""
 
     fmspc: bytes
     pce_id: bytes
@@ -37,7 +37,7 @@ class Platform:
 
 
 def read_platform(leaf: x509.Certificate) -> Platform:
-    """What a PCK certificate says."""
+    """Parse a PCK certificate."""
     raw = extensions_of(leaf).get(SGX_EXTENSION)
     if raw is None:
         raise Unverified("the certificate that vouches for the quoting enclave is no PCK certificate")

@@ -1,7 +1,7 @@
-"""What Intel says of platforms and of its quoting enclaves: TCB info and QE identity, signed, given as files.
+"""Intel's signed statements about platforms and quoting enclaves: TCB info and QE identity, given as files.
 
-Both are JSON with a signature over the very bytes of one member. Nothing is fetched. Levels are listed from the best
-down; the first that a platform reaches is its own, and says its status.
+Both are JSON with a signature over the exact bytes of one member. Nothing is fetched. Levels are listed from the best
+down; the first one that a platform reaches gives its status.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Collateral:
         """Raise unless both statements are signed by who may, directly under the root of the quote itself."""
         if not self.chain or self.chain[1:] not in ((), (root,)):
             raise Unverified("collateral is signed by a certificate directly under the root of the quote")
-        # The key of a single platform, if somebody has got hold of it, must not speak for all others.
+        # A stolen key of a single platform must not be valid for all others.
         if SGX_EXTENSION in extensions_of(self.chain[0]):
             raise Unverified("collateral is signed by a platform, not by Intel")
         check_chain(self.chain[0], (), [root], at_ns)
@@ -110,14 +110,14 @@ class Collateral:
     def statuses(
         self, platform: Platform, body: EnclaveReport | TdReport, qe: EnclaveReport
     ) -> dict[str, str]:
-        """What Intel says of the platform, of its quoting enclave and, for TDX, of its module, by their names."""
+        """Return the statuses of the platform, of its quoting enclave and, for TDX, of its module, by their names."""
         found = {"platform": self._platform_status(platform, body), "quoting enclave": self._qe_status(qe)}
         if isinstance(body, TdReport):
             found |= self._module_status(body)
         return found
 
     def _platform_status(self, platform: Platform, body: EnclaveReport | TdReport) -> str:
-        # A module of a version of its own answers for the first two levels; older ones are levels like others.
+        # A module with its own version replaces the first two levels; older modules are levels like others.
         first = 2 if isinstance(body, TdReport) and body.tee_tcb_svn[1] else 0
         for level in _levels(self.tcb.value):
             tcb = level["tcb"]

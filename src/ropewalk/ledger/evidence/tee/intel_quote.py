@@ -23,7 +23,7 @@ _BODIES: Final = {1: (_SGX, ENCLAVE_BYTES), 2: (_TDX, 584), 3: (_TDX, 648)}  # o
 
 @dataclass(frozen=True, slots=True)
 class EnclaveReport:
-    """What SGX says of an enclave."""
+    """The SGX report of an enclave."""
 
     misc_select: bytes
     attributes: bytes
@@ -41,7 +41,7 @@ class EnclaveReport:
 
 @dataclass(frozen=True, slots=True)
 class TdReport:
-    """What TDX says of a trust domain, and of the module that runs it."""
+    """The TDX report of a trust domain and its module."""
 
     tee_tcb_svn: bytes
     mr_seam: bytes

@@ -1,8 +1,8 @@
-"""AMD SEV-SNP attestation reports: 1184 bytes by the secure processor, under a root that was configured.
+"""AMD SEV-SNP attestation reports: 1184 bytes by the secure processor, under a configured root.
 
-The report comes as `document`, the certificates beside it as `cert_chain`: the key of the chip (VCEK), or the one its
-cloud has loaded (VLEK), and above it AMD's signing key (ASK or ASVK). The root above both (ARK) is configuration.
-Layout: AMD's SEV-SNP firmware ABI, ATTESTATION_REPORT; certificates: AMD's VCEK and KDS interface specification.
+The report comes as `document`, its certificates as `cert_chain`: the key of the chip (VCEK), or the one its cloud has
+loaded (VLEK), and above it AMD's signing key (ASK or ASVK). The root above both (ARK) is configuration. Layout: AMD's
+SEV-SNP firmware ABI, ATTESTATION_REPORT; certificates: AMD's VCEK and KDS interface specification.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _ECDSA_P384: Final = 1
 _NUMBER_BYTES: Final = 72  # r and s, each in little-endian
 _MUST_BE_ONE: Final = 1 << 17
 _DEBUG: Final = 1 << 19
-_VMPL_MAX: Final = 3  # a report that the host asked for says 2^32 - 1
+_VMPL_MAX: Final = 3  # a report requested by the host has 2^32 - 1
 _VCEK, _VLEK, _NO_KEY = 0, 1, 7
 
 
 @dataclass(frozen=True, slots=True)
 class SnpReport:
-    """What a report says: of the guest, of the platform, and who signed."""
+    """The content of a report: guest, platform, and signer."""
 
     version: int
     policy: int
@@ -107,7 +107,7 @@ def check_sev_snp(piece: EvidenceItem) -> tuple[Status, str]:
     if not piece.trust.roots:
         return "not_checked", "no roots are configured for AMD SEV-SNP"
     if not chain:
-        raise Unverified("no certificate stands beside the report: cert_chain begins with its VCEK or VLEK")
+        raise Unverified("cert_chain must begin with the VCEK or VLEK of the report")
     root = check_amd_chain(chain, piece.trust.roots, piece.at_ns)
     check_revoked(chain, root, piece.trust.crls, piece.at_ns)
     endorsement = read_endorsement(chain[0])
@@ -133,9 +133,7 @@ def _check_guest(report: SnpReport) -> None:
     if not report.policy & _MUST_BE_ONE:
         raise Unverified("bit 17 of the guest policy is not set, as it must be")
     if report.policy & _DEBUG:
-        raise Unverified(
-            "the guest policy allows debugging: whoever runs the host can read and change the guest"
-        )
+        raise Unverified("the guest policy allows debugging: the host can read and change the guest")
     if report.vmpl > _VMPL_MAX:
         raise Unverified("the host asked for the report, not the guest")
     if report.signer == _NO_KEY or report.key_masked:
@@ -148,7 +146,7 @@ def _check_platform(report: SnpReport, endorsement: Endorsement) -> None:
     """The key was made for this chip at these levels."""
     if (report.signer == _VCEK) != (endorsement.chip_id is not None):
         kind = "VCEK" if report.signer == _VCEK else "VLEK"
-        raise Unverified(f"the report says it is signed by a {kind}, its certificate is none")
+        raise Unverified(f"the report names a {kind} as signer, but its certificate is not one")
     if endorsement.chip_id is not None and report.chip_id != endorsement.chip_id:
         raise Unverified(
             f"chip id {report.chip_id.hex()[:16]}… of the report is not that of the VCEK certificate"
