@@ -169,4 +169,4 @@ def test_a_page_and_a_token_exclude_each_other(ropewalk: Ropewalk, tmp_path, com
     ropewalk("init", "a.git")
     done = ropewalk("--repo", "a.git", "stream", *command, "--port", "0", "--page", "--token-file", token)
     assert done.code == 2
-    assert "cannot show a token" in done.err
+    assert "cannot send a token" in done.err
