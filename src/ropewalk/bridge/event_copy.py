@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ropewalk.errors import HeadMoved, InvalidEnvelope, OutOfOrder, RopewalkError
 from ropewalk.gitlog.compat.conversion import TIME_S_MAX, kept_signature
 from ropewalk.gitlog.core.clock_limit import ClockLimit
-from ropewalk.gitlog.core.envelope import Draft, Event, SealedEnvelope, seal_foreign
+from ropewalk.gitlog.core.envelope import Draft, EncodedEnvelope, Event, seal_foreign
 from ropewalk.gitlog.core.layout import MESSAGES, Layout
 from ropewalk.gitlog.core.log import ATTEMPTS_MAX, Repo, get_object
 from ropewalk.gitlog.core.objects import parse_commit
@@ -35,7 +35,7 @@ from ropewalk.kernel.ulid import Ulid
 class EventCopy:
     """An event on its way into another log: its exact bytes, what its commit takes over, and where it comes from."""
 
-    sealed: SealedEnvelope
+    sealed: EncodedEnvelope
     draft: Draft  # author, committer and attachments; the document is in the bytes already
     origin: str  # "ns:prod", as errors name it
     attachments_left: int = 0  # files the other layout has no place for

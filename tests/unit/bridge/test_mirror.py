@@ -39,7 +39,7 @@ from ropewalk.errors import (
     Unavailable,
     Usage,
 )
-from ropewalk.gitlog.core.envelope import Draft, SealedEnvelope, seal_foreign
+from ropewalk.gitlog.core.envelope import Draft, EncodedEnvelope, seal_foreign
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.objects import GitSignature
 from ropewalk.gitlog.core.planning import AppendContext, Plan, add_event
@@ -69,7 +69,7 @@ def standing(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> list[t
     ]
 
 
-def put_foreign(log: GitRepository, layout: Layout, topic: str, sealed: SealedEnvelope) -> None:
+def put_foreign(log: GitRepository, layout: Layout, topic: str, sealed: EncodedEnvelope) -> None:
     """Write what other software might: whatever bytes, under whatever name."""
     tip = log.lines.tip(layout, topic, log.store.head(layout.head_ref(topic)))
     made = Plan(tip, tip)
@@ -265,7 +265,7 @@ def test_mirror_refuses_noncanonical_bytes(log):
     fill(log, "prod", 1)
     ulid = Ulid("7" + str(next(log.events("prod")).ulid)[1:])
     raw = b'{"ns": "prod", "type": "t", "payload": {}, "ulid": "%s"}' % ulid.encode()
-    put_foreign(log, SHIPLOG, "prod", SealedEnvelope(ulid, raw, content_id(raw)))
+    put_foreign(log, SHIPLOG, "prod", EncodedEnvelope(ulid, raw, content_id(raw)))
     with pytest.raises(InvalidEnvelope, match=rf"event {ulid} of ns:prod: its bytes are not canonical"):
         mirror(log, ["ns:prod"], "topic:t")
     assert standing(log, "t", MESSAGES) == standing(log, "prod")[:1]

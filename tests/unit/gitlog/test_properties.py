@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ropewalk.disk.repository_paths import make_repository
 from ropewalk.gitlog.core.commit import default_trailer, event_commit, make_trailer
-from ropewalk.gitlog.core.envelope import Draft, SealedEnvelope
+from ropewalk.gitlog.core.envelope import Draft, EncodedEnvelope
 from ropewalk.gitlog.core.layout import MESSAGES, NAMESPACE, SHIPLOG
 from ropewalk.gitlog.core.objects import (
     FILE,
@@ -154,7 +154,7 @@ def test_framed_commit_equals_encoded_commit(author, committer, parent, trailer)
         ).encode()
         message += trailer + b"\n"
     whole = encode_commit(Commit(tree, () if parent is None else (parent,), author, committer, message))
-    sealed = SealedEnvelope(ulid, b"{}", content)
+    sealed = EncodedEnvelope(ulid, b"{}", content)
     assert event_commit("prod", sealed, tree, parent, author, committer, trailer) == whole
 
 

@@ -11,7 +11,7 @@ from tests.unit.gitlog.journals import Journal
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import Unverified
 from ropewalk.gitlog.core.commit import parse_message
-from ropewalk.gitlog.core.envelope import Draft, SealedEnvelope
+from ropewalk.gitlog.core.envelope import Draft, EncodedEnvelope
 from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.notes import add_note, read_note
 from ropewalk.gitlog.core.objects import (
@@ -207,7 +207,7 @@ def test_a_changed_anchor_signature_is_refused(log):
 
 def test_sealed_names_the_bytes_it_holds():
     raw = b'{"a":1}'
-    assert SealedEnvelope(Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), raw, content_id(raw)).content_id == content_id(
+    assert EncodedEnvelope(Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), raw, content_id(raw)).content_id == content_id(
         raw
     )
 

@@ -15,7 +15,7 @@ from ropewalk.gitlog.compat.ssh_signatures import (
     parse_allowed_signers,
     split_signature,
 )
-from ropewalk.gitlog.core.envelope import Draft, Event, SealedEnvelope, read_envelope, seal_foreign
+from ropewalk.gitlog.core.envelope import Draft, EncodedEnvelope, Event, read_envelope, seal_foreign
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.core.log import Repo, get_object
 from ropewalk.gitlog.core.objects import EMPTY_TREE, FOLDER, GitSignature, Oid, parse_commit, parse_tree
@@ -128,7 +128,7 @@ class EntryReader:
         self.repo, self.ref, self.env, self.topic = repo, ref, env, topic
         self._rosters: dict[str, Roster | None] = {}
 
-    def event(self, oid: Oid, tip: Tip, problems: list[Problem]) -> tuple[SealedEnvelope, Draft]:
+    def event(self, oid: Oid, tip: Tip, problems: list[Problem]) -> tuple[EncodedEnvelope, Draft]:
         """The event of an entry, to stand on a tip."""
         entry = parse_entry(oid, get_object(self.repo, oid, "commit"))
         odd = [*entry.problems, *self._place_oddities(entry)]
@@ -143,7 +143,7 @@ class EntryReader:
 
     def _ascarried_by(
         self, entry: CompatEntry, tip: Tip, odd: list[str]
-    ) -> tuple[SealedEnvelope, dict[str, Any], dict[str, Any] | None] | None:
+    ) -> tuple[EncodedEnvelope, dict[str, Any], dict[str, Any] | None] | None:
         carried = find_envelope(self.repo, entry)
         if carried is None:
             return None
@@ -165,7 +165,7 @@ class EntryReader:
 
     def _as_entry(
         self, entry: CompatEntry, tip: Tip, odd: list[str]
-    ) -> tuple[SealedEnvelope, dict[str, Any], dict[str, Any] | None]:
+    ) -> tuple[EncodedEnvelope, dict[str, Any], dict[str, Any] | None]:
         name = ulid_of(entry.oid, entry.commit.committer.time_s, tip.ulid)
         trailer, verdict = entry.trailer, self._verdict(entry, odd)
         source: dict[str, Any] = {

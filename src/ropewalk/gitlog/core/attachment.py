@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropewalk.errors import InvalidEnvelope
-from ropewalk.gitlog.core.envelope import SealedEnvelope
+from ropewalk.gitlog.core.envelope import EncodedEnvelope
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.objects import (
     FILE,
@@ -23,7 +23,7 @@ from ropewalk.kernel.digest import content_id
 
 
 def attach(
-    layout: Layout, sealed: SealedEnvelope, envelope: GitObject, attachments: Mapping[str, bytes]
+    layout: Layout, sealed: EncodedEnvelope, envelope: GitObject, attachments: Mapping[str, bytes]
 ) -> tuple[Oid, list[GitObject]]:
     """S1 §2: attachments lie under `message/attachments/` and are named, by digest, in the envelope's refs."""
     if layout.name != "messages":

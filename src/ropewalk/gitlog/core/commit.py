@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError, Unverified
-from ropewalk.gitlog.core.envelope import SealedEnvelope
+from ropewalk.gitlog.core.envelope import EncodedEnvelope
 from ropewalk.gitlog.core.layout import ENVELOPE_SCHEMA_ID, TRAILER_SCHEMA_ID
 from ropewalk.gitlog.core.objects import GitSignature, Oid
 from ropewalk.gitlog.privacy.pointer import check_pointers, may_hold_pointers
@@ -43,7 +43,7 @@ class Headers:
 
 def event_commit(
     topic: str,
-    sealed: SealedEnvelope,
+    sealed: EncodedEnvelope,
     tree: Oid,
     parent: Oid | None,
     author: GitSignature,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from ropewalk.gitlog.core.envelope import SealedEnvelope
+from ropewalk.gitlog.core.envelope import EncodedEnvelope
 from ropewalk.gitlog.core.objects import GitObject, Oid
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid
@@ -27,12 +27,12 @@ from ropewalk.native.object_batch import (
     compile_template,
 )
 
-Make = Callable[[SealedEnvelope, Oid, int], Sequence[GitObject]]
+Make = Callable[[EncodedEnvelope, Oid, int], Sequence[GitObject]]
 """Return the objects of a plain event with a parent and a number; the commit comes last."""
 
 # Nothing else in an event reads like these.
-EXAMPLE = SealedEnvelope(Ulid("7" + "X" * 25), b"\x00envelope\x00", ContentId("blake3:" + "ab" * 32))
-OTHER = SealedEnvelope(Ulid("7" + "Y" * 25), b"\x00another one\x00", ContentId("blake3:" + "5e" * 32))
+EXAMPLE = EncodedEnvelope(Ulid("7" + "X" * 25), b"\x00envelope\x00", ContentId("blake3:" + "ab" * 32))
+OTHER = EncodedEnvelope(Ulid("7" + "Y" * 25), b"\x00another one\x00", ContentId("blake3:" + "5e" * 32))
 PARENT, NUMBERED = Oid("c3" * 20), 7_777_777_777_777_777
 
 
@@ -49,7 +49,7 @@ def cut_template(make: Make) -> CompiledTemplate | None:
     return template if list(woven) == [*first, *second] else None
 
 
-def columns_of(events: Sequence[SealedEnvelope]) -> tuple[Column, Column, Column]:
+def columns_of(events: Sequence[EncodedEnvelope]) -> tuple[Column, Column, Column]:
     """What differs from event to event: envelope, ULID, content id."""
     ulids, envelopes, names = zip(*events, strict=True)
     return (

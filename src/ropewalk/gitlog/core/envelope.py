@@ -41,7 +41,7 @@ class Draft:
     replay: bool = False
 
 
-class SealedEnvelope(NamedTuple):
+class EncodedEnvelope(NamedTuple):
     """An envelope in canonical bytes, and the name of those bytes."""
 
     ulid: Ulid
@@ -131,7 +131,7 @@ def _exact(literal: str) -> float:
     return value
 
 
-def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> SealedEnvelope:
+def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> EncodedEnvelope:
     """The document with its ULID and namespace, checked, canonical and named.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
@@ -145,7 +145,7 @@ def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -
     return sealed
 
 
-def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> SealedEnvelope:
+def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> EncodedEnvelope:
     """As `seal`, for what other software recorded: numbers are doubles, as in ECMAScript, and more bytes are allowed.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
@@ -163,7 +163,7 @@ def _seal(
     ulid_: Ulid,
     encode: Callable[[object], bytes],
     limit: int,
-) -> SealedEnvelope:
+) -> EncodedEnvelope:
     whole = {**document, "ulid": ulid_, "ns": document.get("ns", topic)}
     if layout.topic_is_ns and whole["ns"] != topic:
         raise InvalidEnvelope(
@@ -176,7 +176,7 @@ def _seal(
     if len(raw) > limit:
         raise _too_large(len(raw), limit)
     schema.validate(layout.envelope_schema, whole)
-    return SealedEnvelope(ulid_, raw, content_id(raw))
+    return EncodedEnvelope(ulid_, raw, content_id(raw))
 
 
 def read_envelope(raw: bytes, promised: str) -> tuple[dict[str, Any], bool]:

@@ -15,7 +15,7 @@ from ropewalk.errors import ContentDiffers, InvalidEnvelope, OutOfOrder, Ropewal
 from ropewalk.gitlog.core.attachment import attach
 from ropewalk.gitlog.core.clock_limit import SKEW_MS_DEFAULT, ClockLimit
 from ropewalk.gitlog.core.commit import check_trailer, default_trailer, event_commit, make_trailer
-from ropewalk.gitlog.core.envelope import Draft, SealedEnvelope, seal
+from ropewalk.gitlog.core.envelope import Draft, EncodedEnvelope, seal
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.objects import GitObject, GitSignature, Oid, build_path_trees, object_id
 from ropewalk.kernel import jcs
@@ -141,7 +141,7 @@ class _Planning:
         self.layout, self.topic, self.setting, self.anchor = layout, topic, setting, anchor
         self.made = made
         # Outcomes in order; those that are only sealed have no place yet.
-        self.waiting: list[SealedEnvelope | Receipt | RopewalkError] = []
+        self.waiting: list[EncodedEnvelope | Receipt | RopewalkError] = []
         self._limit = ClockLimit(setting.now_ms, setting.skew_ms)
         self._last = made.tip.ulid
         self._coming: list[Ulid] = []  # the next ULIDs, the first one last
@@ -178,15 +178,17 @@ class _Planning:
     def settle(self) -> None:
         """Decide the outcomes of all waiting events."""
         waiting, self.waiting = self.waiting, []
-        plain = [each for each in waiting if isinstance(each, SealedEnvelope)]
+        plain = [each for each in waiting if isinstance(each, EncodedEnvelope)]
         try:
             places = iter(_grow_plain(self.layout, self.topic, self.made, plain, self.setting, self.anchor))
         except RopewalkError as error:  # their common trailer is refused
-            self.made.outcomes += [error if isinstance(each, SealedEnvelope) else each for each in waiting]
+            self.made.outcomes += [error if isinstance(each, EncodedEnvelope) else each for each in waiting]
             self._last = self.made.tip.ulid
             self._coming.clear()
             return
-        self.made.outcomes += [next(places) if isinstance(each, SealedEnvelope) else each for each in waiting]
+        self.made.outcomes += [
+            next(places) if isinstance(each, EncodedEnvelope) else each for each in waiting
+        ]
 
     def _next_ulid(self) -> Ulid:
         """Return the ULID above the last; the next event that is not refused takes it."""
@@ -232,7 +234,7 @@ def _given_ulid(layout: Layout, draft: Draft) -> Ulid:
 def find_replayed(
     layout: Layout,
     topic: str,
-    sealed: SealedEnvelope,
+    sealed: EncodedEnvelope,
     last: Ulid | None,
     fresh: Mapping[Ulid, Receipt],
     draft: Draft,
@@ -275,7 +277,7 @@ def add_event(
     topic: str,
     made: Plan,
     draft: Draft,
-    sealed: SealedEnvelope,
+    sealed: EncodedEnvelope,
     setting: AppendContext,
     anchor: str | None,
 ) -> Receipt:
@@ -301,7 +303,7 @@ def _grow_plain(
     layout: Layout,
     topic: str,
     made: Plan,
-    events: Sequence[SealedEnvelope],
+    events: Sequence[EncodedEnvelope],
     setting: AppendContext,
     anchor: str | None,
 ) -> list[Receipt]:
@@ -337,7 +339,7 @@ def _template(
 
     setting = AppendContext(now_s * 1000, b"", author, lambda _layout, _topic, _ulid: None)
 
-    def make(sealed: SealedEnvelope, parent: Oid, number: int) -> Sequence[GitObject]:
+    def make(sealed: EncodedEnvelope, parent: Oid, number: int) -> Sequence[GitObject]:
         made = Plan(Tip(), Tip(parent, None, number - 1))
         add_event(layout, topic, made, PLAIN, sealed, setting, anchor)
         return made.objects

@@ -20,7 +20,7 @@ from ropewalk.kernel.prolly.node import (
     HASH_BYTES,
     KEY_BYTES_MAX,
     Node,
-    NodeSource,
+    ProllySource,
     is_boundary,
     leaf_hash,
     node_hash,
@@ -69,7 +69,7 @@ Step: TypeAlias = RootQuery | ChildrenQuery | MissingLeaves
 Answer: TypeAlias = Node | Sequence[Node] | None
 
 
-def compare(target: NodeSource, *, children_max: int = CHILDREN_MAX) -> Generator[Step, Answer, None]:
+def compare(target: ProllySource, *, children_max: int = CHILDREN_MAX) -> Generator[Step, Answer, None]:
     """Walk through a source by questions, and report what `target` lacks of it.
 
     The target may grow meanwhile, so reported leaves can be inserted at once.
@@ -109,7 +109,7 @@ def compare(target: NodeSource, *, children_max: int = CHILDREN_MAX) -> Generato
         todo.extend(zip(reversed(children), reversed(stops), strict=True))
 
 
-def answer(source: NodeSource, step: Step) -> Answer:
+def answer(source: ProllySource, step: Step) -> Answer:
     """What a source at hand answers to one step.
 
     >>> from ropewalk.kernel.prolly.tree import ProllyTree
@@ -125,7 +125,7 @@ def answer(source: NodeSource, step: Step) -> Answer:
             return None
 
 
-def diff(source: NodeSource, target: NodeSource, *, children_max: int = CHILDREN_MAX) -> Iterator[Node]:
+def diff(source: ProllySource, target: ProllySource, *, children_max: int = CHILDREN_MAX) -> Iterator[Node]:
     """The leaves of `source` that `target` lacks, or holds with another hash, in key order.
 
     >>> from ropewalk.kernel.prolly.tree import build
@@ -144,7 +144,7 @@ def diff(source: NodeSource, target: NodeSource, *, children_max: int = CHILDREN
         reply = answer(source, step)
 
 
-def _holds(target: NodeSource, leaf: Node) -> bool:
+def _holds(target: ProllySource, leaf: Node) -> bool:
     own = target.get_node(0, leaf.key)
     return own is not None and own.hash == leaf.hash
 

@@ -28,7 +28,7 @@ __all__ = [
     "KEY_BYTES_MAX",
     "LEVELS_MAX",
     "Node",
-    "NodeSource",
+    "ProllySource",
     "check_key",
     "is_boundary",
     "leaf_hash",
@@ -55,7 +55,7 @@ class Node:
     value: bytes | None = None
 
 
-class NodeSource(Protocol):
+class ProllySource(Protocol):
     """A tree that can be asked: all that a comparison needs to know of the other side."""
 
     def get_root(self) -> Node:
