@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,17 +62,25 @@ def _npm_ci(folder: Path, limit_s: float = INSTALL_S) -> str | None:
     prefix = Path(shutil.which("node") or "/usr/bin/node").resolve().parents[1]
     if (prefix / "include" / "node" / "node_version.h").exists():
         environment.setdefault("npm_config_nodedir", str(prefix))
+    command = ["npm", "ci", "--no-audit", "--no-fund"]
     try:
-        done = subprocess.run(
-            ["npm", "ci", "--no-audit", "--no-fund"],
+        with subprocess.Popen(
+            command,
             cwd=folder,
             env=environment,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=limit_s,
-        )
-        reason = None if done.returncode == 0 else done.stderr.strip()[-2000:]
-    except (OSError, subprocess.TimeoutExpired) as error:
+            start_new_session=True,
+        ) as process:
+            try:
+                _, said = process.communicate(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # compilers too: they would disturb the next build
+                process.communicate()
+                said = f"not done after {limit_s:g} s"
+        reason = None if process.returncode == 0 else said.strip()[-2000:]
+    except OSError as error:
         reason = str(error)
     if reason is not None:  # what is half installed must not look installed
         shutil.rmtree(folder / "node_modules", ignore_errors=True)
