@@ -23,7 +23,7 @@ ODD = re.compile(
 )
 WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
 # Odd words per 1,000; strings are error messages, help texts and other text with a space in it.
-LIMITS = {"docstrings": 12.0, "strings": 7.0, "docs": 1.5}
+LIMITS = {"docstrings": 3.0, "strings": 3.0, "docs": 3.0}
 
 
 def texts_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
