@@ -124,7 +124,7 @@ def test_a_log_that_lost_blocks_the_index_knows_is_said(home):
     (segment.parent.parent / "receipted").unlink()  # as in a channel of an earlier version
     found = checked(home)
     assert not found.ok
-    assert "blocks are gone" in found.explain()
+    assert "blocks are missing" in found.explain()
 
 
 def test_an_index_thrown_away_under_an_open_writer_is_whole_again(home):
