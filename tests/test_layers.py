@@ -51,6 +51,7 @@ FREE = {
 
 # Modules and packages of engines, stream and bridge that do I/O; all others there are pure.
 EDGES = {
+    "gitlog.sharing",
     "gitlog.store",
     "gitlog.repository",
     "gitlog.consumers.consumers",

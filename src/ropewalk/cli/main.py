@@ -17,6 +17,14 @@ INTERRUPTED = 130
 # name → (module, attribute, one line of help); imported on first use, to start fast.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "init": ("ropewalk.cli.init", "init", "Create a repository, or add what is missing to one."),
+    "clone": ("ropewalk.cli.team.share", "clone", "Clone a repository with its logs."),
+    "pull": ("ropewalk.cli.team.share", "pull", "Fetch the logs of a remote."),
+    "push": (
+        "ropewalk.cli.team.share",
+        "push",
+        "Send logs to a remote; re-append events where both appended.",
+    ),
+    "hook": ("ropewalk.cli.team.hook", "hook", "Install the server-side hook that checks pushes."),
     "key": ("ropewalk.cli.key", "key", "Create, list and show keys."),
     "canon": ("ropewalk.cli.canon", "canon", "Print the canonical bytes of a JSON file."),
     "hash": ("ropewalk.cli.canon", "hash_", "Print the content id of a JSON file."),
@@ -81,6 +89,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 SECTIONS = {
     "Start": ("init", "demo", "doctor"),
     "Logs in git": ("shiplog", "messages", "consumer", "mirror", "bridge", "heads", "pointer"),
+    "Team": ("clone", "pull", "push", "hook"),
     "Ledger": ("ledger", "bundle", "witness"),
     "Peers and live streams": ("gossip", "stream"),
     "Server": ("serve", "auth", "rpc", "messages-read"),

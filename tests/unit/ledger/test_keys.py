@@ -526,7 +526,7 @@ def test_the_commands_rotate_with_two_approvals_and_refuse_one(ropewalk):
     done(ropewalk, *rotate, "--overlap-days", "30", "--propose", "rotation.json")
     written = Path("rotation.json").read_bytes()
     over = ropewalk(*rotate, "--propose", "rotation.json")
-    assert over.code == 4 and "people may have approved" in over.err
+    assert over.code == 4 and "may have been approved" in over.err
     assert Path("rotation.json").read_bytes() == written
     given = []
     for name in ("ada", "bob"):

@@ -233,7 +233,7 @@ def test_append_cuts_unacknowledged_torn_tail(ropewalk, tmp_path):
     assert ropewalk("ledger", "head", "--channel", "audit", "--json").json["height"] == 2
     answer = ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(9).raw), "--json")
     assert answer.code == 0 and answer.json["height"] == 3
-    assert "cut 300 bytes" in answer.err
+    assert "removed 300 incomplete bytes" in answer.err
 
 
 def test_what_is_missing_is_3_and_what_is_empty_is_said(ropewalk):

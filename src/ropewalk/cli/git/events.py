@@ -57,6 +57,10 @@ def _meant(log: GitRepository, layout: Layout, name: str, known: list[str]) -> s
         return f"It is a namespace: ropewalk shiplog read --ns {name}"
     if layout is SHIPLOG and name in log.topics(MESSAGES):
         return f"It is a topic of messages: ropewalk messages read --topic {name}"
+    from ropewalk.gitlog.sharing.remotes import advise_missing
+
+    if advice := advise_missing(log.store.place.git_dir, log.store, layout, name):
+        return advice
     if layout is MESSAGES and "." in name:
         return f"Parts of a topic are separated by /, as in {name.replace('.', '/')}; only stream patterns use dots."
     return None

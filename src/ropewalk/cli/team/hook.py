@@ -1,0 +1,74 @@
+"""`ropewalk hook`: install and run the server-side hook that checks pushes to a shared repository."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import click
+
+from ropewalk.cli.common.command import Group, emit, say
+from ropewalk.cli.common.locations import here
+from ropewalk.errors import Conflict, Denied
+from ropewalk.kernel.terminal_text import printable
+
+MARK = "# installed by `ropewalk hook install`"
+SIGNED = "ropewalk.signedLogs"  # git configuration: patterns of logs whose commits must be signed
+
+
+@click.group("hook", cls=Group, epilog="Examples:\n  ropewalk hook install --repo /srv/log.git\n")
+def hook() -> None:
+    """Install and run the server-side hook that checks pushes."""
+
+
+@hook.command(
+    "install",
+    epilog="Examples:\n  ropewalk hook install --repo /srv/log.git\n"
+    "  ropewalk hook install --repo /srv/log.git --require-signed 'shiplog/prod'\n",
+)
+@click.option(
+    "--require-signed",
+    "signed",
+    multiple=True,
+    metavar="LOG",
+    help="Also refuse commits without a valid signature in this log, such as shiplog/prod or messages/*; repeatable.",
+)
+def install(signed: tuple[str, ...]) -> None:
+    """Install the pre-receive hook in the repository that others push to.
+
+    The hook refuses pushes that rewrite or delete a log, or break the rules of envelopes. Signatures are checked with
+    `git verify-commit`: set gpg.ssh.allowedSignersFile in the repository.
+    """
+    from ropewalk.gitlog.sharing.git_command import ask_git
+
+    place = here()
+    path = place.git_dir / "hooks" / "pre-receive"
+    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        raise Conflict(
+            f"{path} exists and was not installed by ropewalk",
+            path=str(path),
+            advice="Call `ropewalk hook run` in it, with the same standard input.",
+        )
+    path.parent.mkdir(exist_ok=True)
+    code = "from ropewalk.cli import main; main()"
+    path.write_text(
+        f"#!/bin/sh\n{MARK}\nexec {shlex.quote(sys.executable)} -c {shlex.quote(code)} hook run\n"
+    )
+    path.chmod(0o755)
+    for pattern in signed:
+        ask_git(place.git_dir, "config", "--add", SIGNED, pattern)
+    emit({"path": str(path), "signed": list(signed)}, f"ok  {path}")
+
+
+@hook.command("run", epilog="Examples:\n  ropewalk hook run < updates  # in hooks/pre-receive\n")
+def run() -> None:
+    """Check the refs of a push, one `<old> <new> <ref>` per line of stdin, as in pre-receive. Exit 6 if refused."""
+    from ropewalk.gitlog.sharing.git_command import run_git
+    from ropewalk.gitlog.sharing.receive import check_push, parse_updates
+
+    signed = run_git(None, "config", "--get-all", SIGNED).stdout.decode().split()
+    reasons = check_push(parse_updates(sys.stdin), signed)
+    for reason in reasons:
+        say(f"ropewalk: {printable(reason)}")
+    if reasons:
+        raise click.exceptions.Exit(Denied.exit_code)

@@ -1,0 +1,121 @@
+"""`ropewalk clone`, `pull` and `push`: share logs through a git remote."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.common.locations import here, login
+from ropewalk.cli.git.events import opened
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.repository.repository import GitRepository
+    from ropewalk.gitlog.sharing.exchange import Exchange
+
+
+@click.command(
+    "clone",
+    cls=Command,
+    epilog="Examples:\n  ropewalk clone git@example.org:team/log.git log\n"
+    "  ropewalk clone --bare /srv/log.git copy.git\n",
+)
+@click.argument("url")
+@click.argument("folder", metavar="DIR")
+@click.option("--bare", is_flag=True, help="Clone without a work tree.")
+def clone(url: str, folder: str, bare: bool) -> None:
+    """Clone the repository at URL into the new folder DIR, with its logs."""
+    from ropewalk.cli.init import prepare
+    from ropewalk.disk.repository_paths import make_repository
+    from ropewalk.gitlog.repository.opening import open_place
+    from ropewalk.gitlog.sharing.exchange import pull as exchange
+    from ropewalk.gitlog.sharing.git_command import ask_git
+
+    options = ["--bare"] if bare else []
+    ask_git(None, "clone", "--quiet", *options, "--", url, folder, interactive=sys.stdin.isatty())
+    place, done = make_repository(Path(folder))
+    done += prepare(place)
+    with open_place(place) as log:
+        pulled = exchange(log, "origin", who=_who(log), interactive=sys.stdin.isatty())
+    answer = {"repository": str(place.git_dir), "done": done, **_pulled_json(pulled)}
+    emit(answer, lambda: "\n".join([f"ok  {place.git_dir}", *_counts(pulled.fetched, "cloned")]))
+
+
+@click.command("pull", cls=Command, epilog="Examples:\n  ropewalk pull\n  ropewalk pull upstream\n")
+@click.argument("remote", required=False)
+def pull(remote: str | None) -> None:
+    """Fetch the logs of REMOTE (default: origin), verify the new events, and fast-forward the logs here.
+
+    Notes, anchors, signed heads and checkpoints of consumer groups are fetched, too. A log to which both sides appended
+    is not changed: `ropewalk push` re-appends your events behind those of the remote.
+    """
+    from ropewalk.gitlog.sharing.exchange import pull as exchange
+    from ropewalk.gitlog.sharing.remotes import choose_remote
+
+    name = choose_remote(here().git_dir, remote)
+    with opened() as log:
+        done = exchange(log, name, who=_who(log), interactive=sys.stdin.isatty())
+    for each in done.diverged:
+        say(
+            f"{each}: both sides appended; `ropewalk push {name}` re-appends your events behind those of {name}"
+        )
+    emit(
+        _pulled_json(done),
+        lambda: "\n".join(_counts(done.fetched, f"from {name}")) or f"ok  nothing new on {name}",
+    )
+
+
+@click.command(
+    "push", cls=Command, epilog="Examples:\n  ropewalk push\n  ropewalk push upstream --no-rebase\n"
+)
+@click.argument("remote", required=False)
+@click.option(
+    "--no-rebase", is_flag=True, help="Exit with 4 instead of re-appending events where both sides appended."
+)
+def push(remote: str | None, no_rebase: bool) -> None:
+    """Send the logs here to REMOTE (default: origin), with notes, anchors, signed heads and checkpoints.
+
+    Where both sides appended to one log, first re-append your events behind those of the remote, each once, with
+    trailer, attachments and note. They get new ULIDs and name their old content ids in `refs.displaced`; the old
+    commits stay under refs/ropewalk/displaced/.
+    """
+    from ropewalk.gitlog.sharing.exchange import push as exchange
+    from ropewalk.gitlog.sharing.remotes import choose_remote
+
+    name = choose_remote(here().git_dir, remote)
+    with opened() as log:
+        done = exchange(log, name, who=_who(log), rebase=not no_rebase, interactive=sys.stdin.isatty())
+    for each, count in done.reappended.items():
+        say(
+            f"{each}: re-appended {_events(count)} behind those of {name}; `ropewalk heads diff` shows the old ones"
+        )
+    for ref, count in done.dropped.items():
+        say(f"{ref}: dropped {count} that spoke of displaced events; anchor or sign the log again")
+    emit(
+        {
+            "pushed": [{"log": each, "events": count} for each, count in done.pushed.items()],
+            "reappended": sum(done.reappended.values()),
+            **_pulled_json(done),
+        },
+        lambda: "\n".join(_counts(done.pushed, f"to {name}")) or f"ok  {name} has everything",
+    )
+
+
+def _who(log: GitRepository) -> str:
+    return f"{login()[0]} {log.store.identity}"
+
+
+def _events(count: int) -> str:
+    return f"{count} event{'' if count == 1 else 's'}"
+
+
+def _counts(counts: dict[str, int], what: str) -> list[str]:
+    return [f"ok  {name}  {_events(count)} {what}" for name, count in counts.items()]
+
+
+def _pulled_json(done: Exchange) -> dict[str, Any]:
+    pulled = [{"log": name, "events": count} for name, count in done.fetched.items()]
+    return {"pulled": pulled, "diverged": done.diverged}

@@ -1,0 +1,94 @@
+"""Remotes of a repository and the refs that mirror their logs: `refs/ropewalk/remotes/<remote>/…`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ropewalk.errors import NotFound, Usage
+from ropewalk.gitlog.core.layout import Layout
+from ropewalk.gitlog.core.log import Repo
+from ropewalk.gitlog.sharing.git_command import ask_git, git_failure, run_git
+
+SHARED = ("refs/gatos/", "refs/notes/gatos/")  # logs with anchors, signed heads and cursors; notes
+
+
+def tracking_prefix(remote: str) -> str:
+    """Return the prefix of the refs that mirror a remote.
+
+    >>> tracking_prefix("origin")
+    'refs/ropewalk/remotes/origin/'
+    """
+    return f"refs/ropewalk/remotes/{remote}/"
+
+
+def tracking_ref(remote: str, ref: str) -> str:
+    """Return the ref that mirrors `ref` of a remote.
+
+    >>> tracking_ref("origin", "refs/gatos/shiplog/prod/head")
+    'refs/ropewalk/remotes/origin/gatos/shiplog/prod/head'
+    """
+    return tracking_prefix(remote) + ref.removeprefix("refs/")
+
+
+def refspecs(remote: str) -> list[str]:
+    """Return the refspecs that fetch the logs of a remote."""
+    return [f"+{prefix}*:{tracking_ref(remote, prefix)}*" for prefix in SHARED]
+
+
+def remotes(git_dir: Path) -> list[str]:
+    """Return the names of the remotes."""
+    return ask_git(git_dir, "remote").split()
+
+
+def choose_remote(git_dir: Path, name: str | None) -> str:
+    """Return the remote that was named, else `origin`, else the only one."""
+    known = remotes(git_dir)
+    if name is not None and name not in known:
+        advice = (
+            f"The remotes are: {', '.join(known)}." if known else "Add one with `git remote add origin URL`."
+        )
+        raise NotFound(f"there is no remote {name!r}", name=name, advice=advice)
+    if name is not None or "origin" in known:
+        return name or "origin"
+    if len(known) == 1:
+        return known[0]
+    if known:
+        raise Usage(f"a remote must be named: {', '.join(known)}", advice="Name one: `ropewalk push REMOTE`.")
+    raise NotFound("this repository has no remote", advice="Add one with `git remote add origin URL`.")
+
+
+def configured(git_dir: Path, remote: str) -> bool:
+    """Return whether `git fetch` brings the logs of a remote."""
+    known = run_git(git_dir, "config", "--get-all", f"remote.{remote}.fetch").stdout.decode().split("\n")
+    return set(refspecs(remote)) <= set(known)
+
+
+def configure(git_dir: Path, remote: str) -> bool:
+    """Add the refspecs of the logs to a remote; return whether any was missing."""
+    if configured(git_dir, remote):
+        return False
+    known = run_git(git_dir, "config", "--get-all", f"remote.{remote}.fetch").stdout.decode().split("\n")
+    for spec in refspecs(remote):
+        if spec not in known:
+            ask_git(git_dir, "config", "--add", f"remote.{remote}.fetch", spec)
+    return True
+
+
+def fetch(git_dir: Path, remote: str, *, interactive: bool = False) -> None:
+    """Bring the tracking refs of a remote up to date."""
+    arguments = ["fetch", "--quiet", "--no-tags", "--prune", "--refmap=", "--", remote, *refspecs(remote)]
+    done = run_git(git_dir, *arguments, interactive=interactive)
+    if done.returncode:
+        raise git_failure(arguments, done.stderr)
+
+
+def advise_missing(git_dir: Path, repo: Repo, layout: Layout, topic: str) -> str | None:
+    """Return advice if a remote has a log that is missing here, or may have it; None without remotes."""
+    known = remotes(git_dir)
+    for remote in known:
+        if repo.head(tracking_ref(remote, layout.head_ref(topic))) is not None:
+            return f"The remote {remote} has this log: `ropewalk pull {remote}` brings it here."
+    fresh = [remote for remote in known if not configured(git_dir, remote)]
+    if fresh:
+        return f"The logs of the remote {fresh[0]} were never fetched: `ropewalk pull {fresh[0]}` brings them here."
+    return None
