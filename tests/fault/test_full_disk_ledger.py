@@ -60,7 +60,7 @@ def test_append_prints_receipts_on_full_index_disk(tmp_path, monkeypatch):
     assert done.returncode == 0, done
     receipts = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(receipts) == 199 and all(each["height"] for each in receipts)
-    assert "what was sealed is in the log" in done.stderr and "Nothing was changed" not in done.stderr
+    assert "the envelopes are sealed" in done.stderr and "Nothing was changed" not in done.stderr
     assert run(ROPEWALK, "ledger", "verify", "--channel", "audit", "--deep").returncode == 0
 
 

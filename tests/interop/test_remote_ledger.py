@@ -243,7 +243,7 @@ def test_a_server_without_channels_says_so_and_serves_those_to_come(house):
     with ended(server):
         assert server.stdout is not None and server.stderr is not None
         said = json.loads(server.stdout.readline())
-        assert said["channels"] == [] and "no channel is here" in server.stderr.readline()
+        assert said["channels"] == [] and "there are no channels to serve" in server.stderr.readline()
         assert house("create", "--channel", "late", repo="empty.git").code == 0
         sent = house("send", said["url"], "--channel", "late", "--file", "-", stdin=observed(1).raw)
         assert sent.code == 0, sent
@@ -251,7 +251,7 @@ def test_a_server_without_channels_says_so_and_serves_those_to_come(house):
 
 def test_what_makes_no_sense_is_told_before_anything_listens(house):
     for arguments, complaint in (
-        (("--append-only", "--read-only"), "leave nothing to do"),
+        (("--append-only", "--read-only"), "exclude each other"),
         (("--tls-cert", "x"), "go together"),
         (("--host", "0.0.0.0"), "nothing would be encrypted"),
     ):

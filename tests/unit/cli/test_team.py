@@ -158,7 +158,6 @@ class Killed(BaseException):
 def dying_at(log: GitRepository, count: int) -> Iterator[None]:
     """Let the `count`-th change of a ref be the last thing that the process does not do."""
     left = [count]
-    real = log.store.move_head, log.store.drop_head
 
     def counted(act: Callable[..., None]) -> Callable[..., None]:
         def call(*given: Any) -> None:
@@ -169,11 +168,10 @@ def dying_at(log: GitRepository, count: int) -> Iterator[None]:
 
         return call
 
-    log.store.move_head, log.store.drop_head = map(counted, real)  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("move_head", "drop_head"):
+            patch.setattr(log.store, name, counted(getattr(log.store, name)))
         yield
-    finally:
-        log.store.move_head, log.store.drop_head = real  # type: ignore[method-assign]
 
 
 def test_killed_push_is_finished_by_the_next(tmp_path):

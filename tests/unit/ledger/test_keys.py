@@ -557,10 +557,10 @@ def test_the_commands_rotate_with_two_approvals_and_refuse_one(ropewalk):
     assert ropewalk(*retire).code == 6
     other = ropewalk(*retire, "--proposal", "rotation.json", *given)
     assert other.code == 8
-    assert "is to rotate a key" in other.err
+    assert "got rotate of a key" in other.err
     again = ropewalk(*rotate, "--proposal", "rotation.json", *given)
     assert again.code == 4
-    assert "seals channel c already" in again.err
+    assert "is already the signing key of channel c" in again.err
 
 
 def test_the_commands_go_on_with_the_new_key_and_destroy_the_old_one(ropewalk):
