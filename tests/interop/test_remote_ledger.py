@@ -252,7 +252,7 @@ def test_a_server_without_channels_says_so_and_serves_those_to_come(house):
 def test_what_makes_no_sense_is_told_before_anything_listens(house):
     for arguments, complaint in (
         (("--append-only", "--read-only"), "exclude each other"),
-        (("--tls-cert", "x"), "go together"),
+        (("--tls-cert", "x"), "must be given together"),
         (("--host", "0.0.0.0"), "nothing would be encrypted"),
     ):
         answer = house("serve", "--port", "0", *arguments)
