@@ -247,7 +247,7 @@ def test_malformed_http_is_a_problem(server: Served, raw):
         answer = b""
         while chunk := link.recv(65536):
             answer += chunk
-    assert answer.startswith(b"HTTP/1.1 400 ") and b"application/problem+json" in answer
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 ")) and b"application/problem+json" in answer
 
 
 def test_chunked_body_over_the_limit_is_refused(server: Served):
@@ -312,6 +312,23 @@ def test_events_arrive_over_sse_and_resume(server: Served):
     assert frame_of(stream)["kind"] == "ack"
     assert frame_of(stream)["payload"] == {"n": 3}
     again.close()
+
+
+def test_frames_from_before_the_first_client_are_kept(tmp_path):
+    """A stream without clients reads nothing; the next client still gets what the window would have kept."""
+    with serving(tmp_path) as server:
+        for n in range(3):
+            server("POST", "/shiplog/early/events", {"type": "t", "payload": {"n": n}})
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=LIMIT_S)
+        connection.request("GET", "/api/v1/events?ns=early&since=0")
+        stream = connection.getresponse()
+        assert frame_of(stream)["kind"] == "ack"
+        assert [frame_of(stream)["payload"]["n"] for _ in range(3)] == [0, 1, 2]
+        connection.close()
+        server("POST", "/shiplog/early/events", [{"type": "t", "payload": {"n": n}} for n in range(3, 1503)])
+        connection.request("GET", "/api/v1/events?ns=early")
+        assert frame_of(connection.getresponse())["kind"] == "ack"  # and nothing that came before it
+        connection.close()
 
 
 def frame_of(stream: http.client.HTTPResponse) -> Any:

@@ -28,8 +28,7 @@ from ropewalk.server.group_reading import GroupMoves
 from ropewalk.server.idempotency import IdempotencyKeys
 from ropewalk.server.metrics import Metrics, TimedDisk
 from ropewalk.server.settings import Settings
-from ropewalk.server.stream_host import HostedStream, NodeSource
-from ropewalk.stream.serve.repository_stream import RepositoryStream
+from ropewalk.server.stream_host import HostedStream, NodeSource, NodeStream
 
 TICK_S = 1.0
 NODE_KEY = "node"
@@ -75,12 +74,13 @@ class Node:
         self._prepare(self.log)
         self.keys = await asyncio.to_thread(IdempotencyKeys, self.place.home / "server" / "idempotency")
         self.appends = AppendQueue(self.log, self.keys, waiting_max=self.settings.append_waiting_max)
-        stream = RepositoryStream(
+        stream = NodeStream(
             self.log,
-            server=partial(HostedStream, authenticator=self.auth),  # type: ignore[arg-type]
+            server=partial(HostedStream, authenticator=self.auth),
             source=NodeSource,
         )
         self._stream = await stream.__aenter__()
+        self.stream.catch_up = stream.catch_up
         self._tick = asyncio.create_task(self._look_after())
         return self
 

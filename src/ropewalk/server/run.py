@@ -25,7 +25,6 @@ from ropewalk.server.settings import Settings, TlsPaths
 from ropewalk.stream.serve.server import STREAM_PATH
 
 KEEP_ALIVE_S = 30
-HEADER_BYTES_MAX = 32 << 10
 ENDED_AT_ONCE = 143  # as a shell reports SIGTERM
 _journal = logging.getLogger("ropewalk.server")
 
@@ -110,7 +109,6 @@ def _config(node: Node) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
-        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
         backlog=1_024,
     )
     config.load()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,11 +21,13 @@ from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.settings import FOLDER, channels
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.net.admission import ConnectionSlot
+from ropewalk.net.threads import in_thread
 from ropewalk.server.auth.auth_file import Authenticator, Credentials
 from ropewalk.server.auth.rights import Identity, client_access
 from ropewalk.stream.core.access import Access
 from ropewalk.stream.core.connection import POLICY, Connection
 from ropewalk.stream.core.frames import BusEvent, Credit, Pong, RefUpdate, Sub, encode
+from ropewalk.stream.serve.repository_stream import RepositoryStream
 from ropewalk.stream.serve.server import Socket, StreamServer
 from ropewalk.stream.serve.source import CHUNK, StreamSource
 
@@ -80,6 +83,24 @@ class NodeSource(StreamSource):
             self.behind.discard(topic)
         return [_block_frame(topic, block) for block in blocks]
 
+    def trim_all(self, keep: int) -> bool:
+        """Pass over what no window would keep; return whether there was any."""
+        cut = False
+        for topic in self.behind:
+            with contextlib.suppress(RopewalkError):  # what cannot be read is told to its readers
+                if topic.startswith(CHANNELS):
+                    cut |= self._trim_channel(topic.removeprefix(CHANNELS), keep)
+                else:
+                    cut |= self.trim(topic, keep)
+        return cut
+
+    def _trim_channel(self, channel: str, keep: int) -> bool:
+        height = _height(self._home, channel)
+        cut = height - self._heights[channel] > keep
+        if cut:
+            self._heights[channel] = height - keep
+        return cut
+
     def pass_over(self, topic: str) -> None:
         """Go on behind the head of a topic."""
         if not topic.startswith(CHANNELS):
@@ -133,6 +154,34 @@ def _block_frame(topic: str, block: Block) -> BusEvent:
     return BusEvent(topic, facts, about={"type": "ledger.block"})
 
 
+class NodeStream(RepositoryStream):
+    """The stream of a node, which reads the logs only while it has clients: without any, appends cost nothing here.
+
+    What was appended meanwhile is caught up with before the next client is let in, up to the size of the window.
+    """
+
+    def __init__(self, log: GitRepository, **options: Any) -> None:
+        super().__init__(log, **options)
+        self._looking = asyncio.Lock()
+
+    async def catch_up(self) -> None:
+        """Read what was appended while there was no client."""
+        source = self._source
+        if self.server.connections or not isinstance(source, NodeSource):
+            return
+        async with self._looking:
+            await in_thread(source.look)
+            if await in_thread(source.trim_all, self.window.bounds.frames_max):
+                self.window.forget()
+                self.window.seq += 1  # a client that goes on from before learns that frames are missing
+            await super()._look(source, True)
+
+    async def _look(self, source: StreamSource, again: bool) -> None:
+        if self.server.connections:
+            async with self._looking:
+                await super()._look(source, again)
+
+
 class HostedStream(StreamServer):
     """A stream server without a port of its own: sockets come from the HTTP server.
 
@@ -142,6 +191,7 @@ class HostedStream(StreamServer):
     def __init__(self, *arguments: Any, authenticator: Authenticator, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._authenticator = authenticator
+        self.catch_up: Callable[[], Awaitable[None]] | None = None
         self._clients: dict[Connection, tuple[Credentials, Identity]] = {}
         self._sockets: set[Socket] = set()
 
@@ -164,6 +214,8 @@ class HostedStream(StreamServer):
         """Carry the stream to one client."""
         if self._look is not None:
             await self._look()
+        if self.catch_up is not None:
+            await self.catch_up()
         connection = Connection(
             self.window,
             now_ms=self._clock.now_ms(),

@@ -32,7 +32,9 @@ def need_server() -> None:
     """Raise with the install line unless the packages of the server are there."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("litestar", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    missing = [
+        name for name in ("litestar", "uvicorn", "httptools", "prometheus_client") if find_spec(name) is None
+    ]
     if missing:
         raise Unavailable(
             f"the server needs {', '.join(missing)}, which is not installed", advice=f"Install it: {INSTALL}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
-import h11
 import websockets.asyncio.server as sockets
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.exceptions import InvalidHandshake
 from websockets.http11 import Request, Response
 from websockets.protocol import State
@@ -26,6 +25,7 @@ from ropewalk.stream.core.frames import CLIENT_FRAME_BYTES_MAX
 from ropewalk.stream.serve.server import STREAM_PATH
 
 HANDSHAKE_S = 10.0
+HEAD_BYTES_MAX = 32 << 10
 _journal = logging.getLogger("ropewalk.server")
 
 
@@ -36,55 +36,116 @@ def certificate_of(transport: asyncio.BaseTransport) -> bytes | None:
     return found if isinstance(found, bytes) else None
 
 
-def http_protocol(node: Node, connections_max: int) -> type[H11Protocol]:
+class _OneWrite:
+    """A transport that writes what one turn of the loop gives it in one call: head and body of an answer together."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self.raw = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+
+    def flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self.raw.write(b"".join(parts))
+
+    def close(self) -> None:
+        self.flush()
+        self.raw.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+
+def http_protocol(node: Node, connections_max: int) -> type[HttpToolsProtocol]:
     """Return the class of HTTP connections."""
 
-    class Connection(H11Protocol):
+    class Connection(HttpToolsProtocol):
         """One HTTP connection. A client that is slow to send a request, or sends none, is dropped."""
 
         _late: asyncio.TimerHandle | None = None
+        _head_bytes = 0
+        _upgraded = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.transport = cast(asyncio.Transport, _OneWrite(transport, self.loop))
             certificate = certificate_of(transport)
             if certificate is not None:
                 self.app_state = {**self.app_state, "certificate": certificate}
             if len(self.connections) > connections_max:
                 full = Unavailable(f"{connections_max} connections are open already")
                 return self._refuse(full.to_problem(), headers_of(full))
-            self._late = self.loop.call_later(node.settings.request_seconds, transport.abort)
+            self._start_timer()
             return None
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
                 return
+            before = self.cycle
             super().data_received(data)
-            busy = self.cycle is not None and not self.cycle.response_complete
-            if busy and self._late is not None:
-                self._late.cancel()
-                self._late = None
-            elif not busy and self._late is None:
-                self._late = self.loop.call_later(node.settings.request_seconds, self.transport.abort)
+            if self.cycle is before and not self._is_busy:  # still within the head of a request
+                self._head_bytes += len(data)
+                if self._head_bytes > HEAD_BYTES_MAX:
+                    self._refuse_head()
+            else:
+                self._head_bytes = 0
+            if self._is_busy and not self.cycle.more_body:
+                self._stop_timer()
+            elif self._late is None:
+                self._start_timer()
+
+        def on_headers_complete(self) -> None:
+            if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
+                return self._refuse_head()
+            return super().on_headers_complete()
+
+        def _refuse_head(self) -> None:
+            detail = f"the head of the request has more than {HEAD_BYTES_MAX} bytes"
+            self._refuse(http_problem(431, detail), {})
+
+        @property
+        def _is_busy(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
             super().connection_lost(exc)
 
-        def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        def handle_websocket_upgrade(self) -> None:
             self._stop_timer()
-            super().handle_websocket_upgrade(event)
+            self.transport = cast(_OneWrite, self.transport).raw
+            super().handle_websocket_upgrade()
+            self._upgraded = True
 
         def send_400_response(self, msg: str) -> None:  # noqa: ARG002
             """Answer what is no HTTP request."""
             self._refuse(http_problem(400, "the request is not valid HTTP/1.1"), {})
 
+        def _expire(self) -> None:
+            if self._is_busy and self.cycle.response_started:
+                return self.transport.abort()
+            detail = f"the request was not sent within {node.settings.request_seconds:g} s"
+            return self._refuse(http_problem(408, detail), {})
+
         def _refuse(self, problem: dict[str, Any], headers: dict[str, str]) -> None:
+            if self.transport.is_closing():
+                return
             body = body_of(problem)
             status = HTTPStatus(problem["status"])
             lines = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"}
             text = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **headers}.items())
             self.transport.write(f"HTTP/1.1 {status.value} {status.phrase}\r\n{text}\r\n".encode() + body)
             self.transport.close()
+
+        def _start_timer(self) -> None:
+            if not self._upgraded:
+                self._late = self.loop.call_later(node.settings.request_seconds, self._expire)
 
         def _stop_timer(self) -> None:
             if self._late is not None:

@@ -25,6 +25,7 @@ HTTP_CODES: Final = {
     413: ("TooLarge", "Split the request, or detach the payload."),
     415: ("UnsupportedMediaType", "Send application/json."),
     422: ("InvalidInput", "Correct the request and send it again."),
+    431: ("TooLarge", "Send fewer or shorter headers."),
     426: ("UpgradeRequired", "Open it as a WebSocket (RFC 6455), or use /api/v1/events."),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -64,6 +65,7 @@ class RepositoryStream:
 
     async def __aenter__(self) -> RepositoryStream:
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._source = source = await in_thread(self._source_type, self._log)
         await self._look_at_rules()
         await self.server.__aenter__()
@@ -80,7 +82,10 @@ class RepositoryStream:
 
     def look(self) -> None:
         """Look for changes now. Any thread may call this; without a call, they are seen a little later."""
-        self._loop.call_soon_threadsafe(self._look_now.set)
+        if threading.get_ident() == self._thread:
+            self._look_now.set()  # waking a loop that runs costs a system call
+        else:
+            self._loop.call_soon_threadsafe(self._look_now.set)
 
     async def _watch(self, source: StreamSource) -> None:
         retry_at = 0.0

@@ -113,6 +113,15 @@ class StreamSource:
             self.behind.discard(topic)
         return frames
 
+    def trim(self, topic: str, keep: int) -> bool:
+        """Pass over all but the last `keep` events of a topic; return whether some were passed over."""
+        line = self._log.lines.line(*self.log_of(topic))
+        if line.count - self._start(topic, line) <= keep:
+            return False
+        (last,) = line.span(line.count - keep - 1, line.count - keep)
+        self._passed[topic] = _Passed(last.commit, last.ulid)
+        return True
+
     def pass_over(self, topic: str) -> None:
         """Continue after the head of a topic, without reading what is before it."""
         self.behind.discard(topic)

@@ -1,0 +1,196 @@
+"""`ropewalk serve` beside the library: durable appends of 64 clients, pages of 512 messages, frames to subscribers.
+
+The server is a process of its own; its clients are bare sockets in this one, so that little but the server is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.bench_gitlog import event
+from bench.harness import Contestant, Result, compare, fixed
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.opening import init_repository, open_repository
+
+__all__ = ["run"]
+
+CLIENTS = 64
+PAGE = 512
+TOPIC = "jobs/pending"
+
+
+@contextmanager
+def served(place: Path) -> Iterator[tuple[int, int]]:
+    """A server of the repository: its port and its process id."""
+    command = [str(Path(sys.executable).with_name("ropewalk")), "--repo", str(place), "serve", "--port", "0"]
+    config = place.parent / "config.json"
+    config.write_text('{"version":1,"server":{"requests_per_second":1000000,"burst":1000000}}')
+    process = subprocess.Popen([*command, "--config", str(config)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        facts = json.loads(process.stdout.readline())
+        yield int(facts["url"].rpartition(":")[2]), process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+async def ask(
+    port: int, requests: list[bytes], answered: Callable[[bytes], bool] = lambda head: b" 20" in head[:12]
+) -> None:
+    """Send requests over one connection, each after the answer to the one before."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+    for request in requests:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert answered(head), head
+        size = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(int(size.partition(b":")[2]))
+    writer.close()
+
+
+def post(path: str, body: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def appends(folder: Path, quick: bool) -> list[Result]:
+    each = 8 if quick else 25
+    bodies = [json.dumps(event(n)).encode() for n in range(CLIENTS * each)]
+    with init_repository(folder / "library.git") as log:
+        init_repository(folder / "served.git").close()
+
+        def library() -> int:
+            def write(start: int) -> None:
+                for n in range(start, start + each):
+                    log.append("demo", event(n))
+
+            crew = [threading.Thread(target=write, args=(n * each,)) for n in range(CLIENTS)]
+            for thread in crew:
+                thread.start()
+            for thread in crew:
+                thread.join()
+            return CLIENTS * each
+
+        with served(folder / "served.git") as (port, _):
+
+            async def crowd() -> None:
+                await asyncio.gather(
+                    *(
+                        ask(
+                            port,
+                            [
+                                post("/api/v1/shiplog/demo/events", body)
+                                for body in bodies[n * each : (n + 1) * each]
+                            ],
+                        )
+                        for n in range(CLIENTS)
+                    )
+                )
+
+            def http() -> int:
+                asyncio.run(crowd())
+                return CLIENTS * each
+
+            return compare(
+                "durable append of 1 KB, 64 clients",
+                Contestant("HTTP", http),
+                [Contestant("library, 64 threads", library)],
+                target=0.6,
+                rounds=2 if quick else 5,
+                unit="events",
+            )
+
+
+def reads(folder: Path, quick: bool) -> list[Result]:
+    pages = 4
+    with init_repository(folder / "read.git") as log:
+        log.append_all(TOPIC, [Draft(event(n)) for n in range(pages * PAGE)], layout=MESSAGES)
+        first = log.read(TOPIC, None, 1, layout=MESSAGES).events[0].ulid
+    with open_repository(folder / "read.git") as log, served(folder / "read.git") as (port, _):
+
+        def library() -> int:
+            for _ in range(pages):
+                assert len(log.read(TOPIC, first, PAGE, layout=MESSAGES).events) == PAGE
+            return pages * PAGE
+
+        def http() -> int:
+            path = f"/api/v1/messages?topic={TOPIC}&limit={PAGE}&since_ulid={first}"
+            asyncio.run(ask(port, [get(path)] * pages))
+            return pages * PAGE
+
+        return compare(
+            "read 512 messages a page",
+            Contestant("HTTP", http),
+            [Contestant("library", library)],
+            target=0.5,
+            rounds=3 if quick else 7,
+            unit="messages",
+        )
+
+
+def fan_out(folder: Path, quick: bool) -> Result:
+    """CPU of the serving process per frame and subscriber, from commits to sockets, beside `stream serve`."""
+    from bench.bench_stream import READERS
+
+    subscribers, count = (20, 200) if quick else (100, 900)
+    rates: dict[str, float] = {}
+    for name in ("stream", "serve"):
+        place = folder / f"fan-{name}.git"
+        with init_repository(place) as log:
+            log.append(TOPIC, event(0), layout=MESSAGES)
+        words = ["stream", "serve"] if name == "stream" else ["serve"]
+        command = [
+            str(Path(sys.executable).with_name("ropewalk")),
+            "--repo",
+            str(place),
+            *words,
+            "--port",
+            "0",
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        facts = json.loads(process.stdout.readline())
+        url = facts["url"] if name == "stream" else facts["stream"]
+        readers = subprocess.Popen([sys.executable, "-c", READERS, url, str(subscribers)])
+        time.sleep(3)
+        before = cpu_s(process.pid)
+        with open_repository(place) as log:
+            log.append_all(TOPIC, [Draft(event(n)) for n in range(count)], layout=MESSAGES)
+        last = -1.0
+        while (now := cpu_s(process.pid)) != last:  # until it has nothing left to do
+            last = now
+            time.sleep(1.5)
+        rates[name] = subscribers * count / (now - before)
+        for each in (readers, process):
+            each.terminate()
+            each.wait(60)
+    job = f"frames to {subscribers} subscribers"
+    return fixed(job, "serve", "stream serve", rates["serve"], rates["stream"], 0.9, "frames", "CPU", 1)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process, to a tenth."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 1)
+
+
+def run(quick: bool) -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="ropewalk-bench-serve-") as name:
+        folder = Path(name)
+        return [*appends(folder, quick), *reads(folder, quick), fan_out(folder, quick)]
