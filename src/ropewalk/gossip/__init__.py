@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING
 from ropewalk._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from ropewalk.gossip.core.access import make_grant as make_grant
+    from ropewalk.gossip.core.access import make_revocation as make_revocation
     from ropewalk.gossip.core.access import make_session as make_session
     from ropewalk.gossip.core.access import owners as owners
+    from ropewalk.gossip.core.access import roles as roles
     from ropewalk.gossip.core.access import sessions as sessions
     from ropewalk.gossip.core.events import Committed as Committed
     from ropewalk.gossip.core.events import MessageRefused as MessageRefused
@@ -28,10 +31,8 @@ if TYPE_CHECKING:
     from ropewalk.gossip.core.message import GossipMessage as GossipMessage
     from ropewalk.gossip.core.message import GossipSignature as GossipSignature
     from ropewalk.gossip.core.message import SignedMessage as SignedMessage
-    from ropewalk.gossip.core.pending import PendingLimits as PendingLimits
     from ropewalk.gossip.core.writing import Inserted as Inserted
     from ropewalk.gossip.peer.async_log import AsyncLog as AsyncLog
-    from ropewalk.gossip.peer.client import sync_with as sync_with
     from ropewalk.gossip.peer.connection import PeerConnection
     from ropewalk.gossip.peer.follow import follow as follow
     from ropewalk.gossip.peer.server import GossipServer

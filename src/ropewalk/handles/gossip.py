@@ -13,6 +13,7 @@ from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.core.writing import Inserted
 from ropewalk.gossip.peer.client import SyncReport, sync_with
+from ropewalk.gossip.peer.connection import PeerConnection
 from ropewalk.gossip.peer.server import GossipServer
 from ropewalk.handles.handle import Handle
 from ropewalk.kernel.keys import SigningKey
@@ -88,10 +89,15 @@ class GossipTopic(Handle):
         self.check_open()
         return await sync_with(self.log, url, pull_only=pull_only, idle_s=idle_s)
 
-    def serve(self, *, host: str = "127.0.0.1", port: int = 0) -> GossipServer:
-        """Return a server for peers; use it in `async with`."""
+    def serve(self, *, host: str = "127.0.0.1", port: int = 0, upstreams: Iterable[str] = ()) -> GossipServer:
+        """Return a server for peers that also stays connected to `upstreams`; use it in `async with`."""
         self.check_open()
-        return GossipServer(self.log, host=host, port=port)
+        return GossipServer(self.log, host=host, port=port, upstreams=upstreams)
+
+    def connect(self, url: str, *, idle_s: float = IDLE_S) -> PeerConnection:
+        """Return a lasting connection to the peer at `url`; use it in `async with`."""
+        self.check_open()
+        return PeerConnection(self.log, url, idle_s=idle_s)
 
     def close(self) -> None:
         """Close the topic's tables."""

@@ -21,6 +21,7 @@ from ropewalk.errors import Conflict, DigestMismatch, TooLarge, Unavailable
 from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
+from ropewalk.gossip.core.pending import PendingLimits
 from ropewalk.gossip.peer import frames
 from ropewalk.gossip.peer.peer_list import FOLDER, PeerList, read_peers
 from ropewalk.gossip.peer.tls import client_context, server_context
@@ -155,7 +156,7 @@ def test_backoff_grows_to_its_limit_and_starts_again():
 
 def test_pending_quota_of_one_peer():
     """One address cannot fill the table with messages of many authors."""
-    log = memory_log(pending_limits=gossip.PendingLimits(per_peer=2))
+    log = memory_log(pending_limits=PendingLimits(per_peer=2))
     orphans = []
     for n in range(4):
         other = memory_log(signer=key(10 + n))

@@ -1,12 +1,13 @@
-"""Access control as pure functions: who may say what, decided from the message and its own history alone.
+"""Access control as pure functions of a message and its ancestors.
 
-Every peer must come to the same verdict whatever it received first, so a rule sees the signature, the message and
-what lies below it, and nothing else: no clock on the wall, no list kept beside the log.
+Every peer must reach the same verdict in any order of arrival, so a rule sees the signature, the message and its
+ancestors, and nothing else: no wall clock, and no list that is kept apart from the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from ropewalk.errors import Denied, RopewalkError, SigInvalid
@@ -15,6 +16,9 @@ from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.kernel import cbor
 from ropewalk.kernel.keys import PublicKey, SigningKey
 
+REVOCATIONS_CACHED = (
+    4096  # messages whose revocations are remembered; others are found by walking down to one
+)
 _SESSION = "ropewalk:gossip:session:v1"
 
 
@@ -82,18 +86,33 @@ def owners(*dids: str) -> Access:
 
 
 def make_session(owner: SigningKey, topic: str, delegate: str, until_clock: int) -> dict[str, Any]:
-    """The payload by which an owner lets a temporary key write up to a clock; any key may carry it in, alone."""
+    """Return the payload by which an owner lets a temporary key write up to a clock; any key may append it, alone."""
     grant = {"delegate": delegate, "owner": owner.public.did(), "topic": topic, "until_clock": until_clock}
     return {"session": {**grant, "signature": owner.sign(_grant_bytes(grant))}}
 
 
+def make_grant(to: str, role: str, until_clock: int) -> dict[str, Any]:
+    """Return the payload by which an owner, who appends it, gives a key a role up to a clock."""
+    return {"grant": {"to": to, "role": role, "until_clock": until_clock}}
+
+
+def make_revocation(target: str) -> dict[str, Any]:
+    """Return the payload by which an owner, who appends it, revokes a delegate's key or the id of a grant.
+
+    It counts for every message that has it in its history. A message that its author made without knowing of it, at
+    the same time on another peer, stays valid: no peer can tell which of the two came first.
+    """
+    return {"revoke": target}
+
+
 def sessions(*dids: str) -> Access:
-    """Owners may append, and so may a key that a session below the message delegates to.
+    """Return the rule by which owners may append, and keys that a session below the message delegates to.
 
     A delegate's payload is a map whose `via` is the id of that session. The session has to be an ancestor, because
-    only then does every peer have it when it judges the message.
+    only then does every peer have it when it judges the message. It ends at its clock, or below a revocation.
     """
     allowed = frozenset(dids)
+    revoked = _Revocations(allowed)
 
     def rule(history: MessageHistory, signed: SignedMessage) -> None:
         author, payload = signed.signature.public_key, signed.message.payload
@@ -101,24 +120,99 @@ def sessions(*dids: str) -> Access:
             return
         if isinstance(payload, dict) and "session" in payload:
             _check_grant(payload["session"], signed.message.topic, allowed)
-            if len(payload) > 1:  # sessions are public: who copies one must not say anything beside it
+            if len(payload) > 1:  # sessions are public: a key that copies one may add nothing to it
                 raise Denied(
                     f"{author} is not an owner of {signed.message.topic}; it may carry a session alone"
                 )
             return
-        via = payload.get("via") if isinstance(payload, dict) else None
-        if not isinstance(via, str):
-            raise Denied(f"{author} is not an owner of {signed.message.topic} and names no session")
-        session = history.get(MessageId(via)) if _is_id(via) else None
-        if session is None or not any(history.is_ancestor(p, session.id) for p in signed.message.parents):
-            raise Denied(f"session {via!r} does not lie below the message")
+        session = _named_ancestor(history, signed, "session")
         grant = _check_grant(_member(session.message.payload, "session"), signed.message.topic, allowed)
         if grant["delegate"] != author:
-            raise Denied(f"session {via} is for {grant['delegate']}, not for {author}")
+            raise Denied(f"session {session.id} is for {grant['delegate']}, not for {author}")
         if signed.message.clock > grant["until_clock"]:
-            raise Denied(f"session {via} ended at clock {grant['until_clock']}")
+            raise Denied(f"session {session.id} ended at clock {grant['until_clock']}")
+        if author in revoked.below(history, signed):  # the key: its session could be carried in again
+            raise Denied(f"{author} was revoked")
 
     return rule
+
+
+def roles(owners: Iterable[str], may: Mapping[str, Callable[[Any], bool]]) -> Access:
+    """Return the rule by which owners may append anything, and other keys what their role allows.
+
+    `may` holds a predicate over payloads for each role. A key that is no owner names its grant in `via`; the grant has
+    to be an ancestor that an owner appended. It ends at its clock, or below a revocation of its id.
+
+    >>> rule = roles(["did:key:ada"], {"editor": lambda payload: "text" in payload})
+    """
+    allowed = frozenset(owners)
+    revoked = _Revocations(allowed)
+
+    def rule(history: MessageHistory, signed: SignedMessage) -> None:
+        author, payload = signed.signature.public_key, signed.message.payload
+        if author in allowed:
+            return
+        found = _named_ancestor(history, signed, "grant")
+        match _member(found.message.payload, "grant"):
+            case {"to": str(to), "role": str(role), "until_clock": int(until)} if (
+                found.signature.public_key in allowed and to == author
+            ):
+                pass
+            case _:
+                raise Denied(f"{found.id} must be an owner's grant to {author}")
+        if signed.message.clock > until:
+            raise Denied(f"grant {found.id} ended at clock {until}")
+        if found.id in revoked.below(history, signed):
+            raise Denied(f"grant {found.id} was revoked")
+        if role not in may or may[role](payload) is not True:
+            raise Denied(f"role {role!r} does not allow this payload")
+
+    return rule
+
+
+def _named_ancestor(history: MessageHistory, signed: SignedMessage, kind: str) -> SignedMessage:
+    """Return the message that `via` names, which has to be an ancestor."""
+    via = _member(signed.message.payload, "via")
+    if not isinstance(via, str):
+        author = signed.signature.public_key
+        raise Denied(f"{author} is not an owner of {signed.message.topic} and names no {kind}")
+    found = history.get(MessageId(via)) if _is_id(via) else None
+    if found is None or not any(history.is_ancestor(p, found.id) for p in signed.message.parents):
+        raise Denied(f"{kind} {via!r} must be an ancestor of the message")
+    return found
+
+
+class _Revocations:
+    """What owners have revoked in the history of a message; a bounded cache of a pure function of that history."""
+
+    def __init__(self, owners: frozenset[str]) -> None:
+        self._owners = owners
+        self._cache: OrderedDict[MessageId, frozenset[str]] = OrderedDict()
+
+    def below(self, history: MessageHistory, signed: SignedMessage) -> frozenset[str]:
+        return frozenset().union(*(self._at(history, parent) for parent in signed.message.parents))
+
+    def _at(self, history: MessageHistory, start: MessageId) -> frozenset[str]:
+        found: set[str] = set()
+        todo, seen = [start], {start}
+        while todo:
+            id = todo.pop()
+            if (known := self._cache.get(id)) is not None:
+                found |= known
+                continue
+            signed = history.get(id)
+            if signed is None:
+                continue
+            target = _member(signed.message.payload, "revoke")
+            if isinstance(target, str) and signed.signature.public_key in self._owners:
+                found.add(target)
+            fresh = [parent for parent in signed.message.parents if parent not in seen]
+            seen.update(fresh)
+            todo += fresh
+        self._cache[start] = frozenset(found)
+        if len(self._cache) > REVOCATIONS_CACHED:
+            self._cache.popitem(last=False)
+        return self._cache[start]
 
 
 def _is_id(text: str) -> bool:
