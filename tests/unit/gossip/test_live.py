@@ -187,7 +187,9 @@ def test_connection_exchanges_what_either_side_appends(profile):
             await soon(lambda: len(one) == 2)
             await asyncio.to_thread(one.append, "from one")
             await soon(lambda: len(two) == 3)
-            await soon(lambda: (peer.received, peer.sent, peer.state) == (2, 1, "connected"))
+            await soon(lambda: (peer.received, peer.state) == (2, "connected"))
+            # In v0.6 leaves carry their messages, so a peer is also sent some that it has.
+            assert peer.sent == 1 if profile == "v0.13" else peer.sent >= 1
         assert peer.state == "closed"
 
     asyncio.run(run())
