@@ -184,7 +184,7 @@ def _read(spark: Any, repository: Path, count: int, folder: Path) -> list[Result
 
 def _ingest(spark: Any, repository: Path, count: int, folder: Path) -> list[Result]:
     from ropewalk.pipeline.jobs.ingest import Ingest
-    from ropewalk.pipeline.tables.tables import INGESTED
+    from ropewalk.pipeline.tables.derive import INGESTED
 
     number = [0]
 

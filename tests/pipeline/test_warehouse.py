@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.kernel.report import Step
-from ropewalk.pipeline.source.offsets import LogName, Offset, Point
-from ropewalk.pipeline.tables.recorded import not_recorded, recorded_end
 from ropewalk.pipeline.tables.verify import check_files, verify_tables
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.pipeline.killing import Crash, Mortal
@@ -108,23 +104,6 @@ def test_verify_retries_tables_replaced_meanwhile(tmp_path: Path, monkeypatch):
         report = verify_tables(None, store)  # type: ignore[arg-type]
     assert manifests == [1, 1, 2]
     assert [step.status for step in report.steps] == ["passed", "passed", "not_checked"]
-
-
-def test_sql_says_how_far_each_log_is_recorded():
-    rows = [("ledger", "a", 4), ("ledger", "a", 5), ("gitlog", "a", 0), ("ledger", "b", -1)]
-    some = Offset({LogName("ledger", "a"): Point(5, "x")})
-    with closing(sqlite3.connect(":memory:")) as database:
-        database.execute("create table rows (engine, topic, position, entry_id)")
-        database.executemany("insert into rows values (?, ?, ?, 'e')", rows)
-
-        def chosen(condition: str) -> list[tuple[str, str, int]]:
-            return database.execute(f"select engine, topic, position from rows where {condition}").fetchall()
-
-        assert chosen(f"position < {recorded_end(some)}") == [rows[0], rows[3]]
-        assert chosen(f"position < {recorded_end(Offset())}") == [rows[3]]
-        assert chosen(not_recorded(some, set())) == rows[1:]
-        assert chosen(not_recorded(some, {("ledger", "b", "e")})) == rows[1:3]
-        assert chosen(not_recorded(Offset(), set())) == rows
 
 
 def test_a_file_that_somebody_put_beside_the_others_is_told_of(tmp_path: Path):

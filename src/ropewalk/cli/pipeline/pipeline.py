@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import MARKS, Group, emit, emit_line, say, session
+from ropewalk.cli.common.command import MARKS, Group, emit, emit_line, say, session, write_output
 from ropewalk.cli.pipeline.running import (
     now_ms,
     recorded,
@@ -362,16 +362,65 @@ def _table_line(table: dict[str, Any]) -> str:
 @warehouse_option
 @click.argument("query")
 @click.option(
-    "--limit", type=click.IntRange(1), default=1_000, show_default=True, metavar="N", help="Rows at most."
+    "--limit",
+    type=click.IntRange(1),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of rows.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(("auto", "duckdb", "spark")),
+    default="auto",
+    show_default=True,
+    help="Query engine; auto is DuckDB unless the query uses `column:member` or --remote is given.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("table", "csv", "parquet")),
+    default="table",
+    show_default=True,
+    help="Output format; parquet needs --output.",
+)
+@click.option("-o", "--output", metavar="F", help="Write the answer to this file instead of stdout.")
 @spark_options
-def sql(warehouse: Path, query: str, limit: int, master: str, remote: str | None) -> None:
-    """Ask the tables. VARIANT columns are printed as JSON; `payload:name::type` reaches into them."""
+def sql(
+    warehouse: Path,
+    query: str,
+    limit: int,
+    engine: str,
+    form: str,
+    output: str | None,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Query the tables with SQL.
+
+    DuckDB answers without starting Java: read JSON columns with `payload->>'$.name'`. With Spark, JSON columns are
+    VARIANT: `payload:name::type`.
+    """
     from ropewalk.cli.common.suggest import did_you_mean
+    from ropewalk.errors import Usage
+    from ropewalk.pipeline.tables.duck import ask_duckdb, is_installed, needs_spark
     from ropewalk.pipeline.tables.sql import ask
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
+    if form == "parquet" and output is None:
+        raise Usage("--format parquet needs --output", advice="Add -o FILE.")
     store = Warehouse(warehouse).require()
-    with spark_session(master, remote) as spark:
-        answer = ask(spark, store, query, limit, did_you_mean)
-    emit(answer.to_json(), answer.to_text)
+    is_local = remote is None and is_installed() and not needs_spark(query)
+    if engine == "duckdb" or (engine == "auto" and is_local):
+        answer = ask_duckdb(store, query, limit, did_you_mean)
+    else:
+        with spark_session(master, remote) as spark:
+            answer = ask(spark, store, query, limit, did_you_mean)
+    if output is None and form == "table":
+        emit(answer.to_json(), answer.to_text)
+    elif output is None:
+        click.echo(answer.to_csv())
+    else:
+        raw = answer.to_parquet() if form == "parquet" else f"{answer.to_csv()}\n".encode()
+        write_output(output, raw)
+        emit({"rows": len(answer.rows), "path": output}, lambda: f"ok  {len(answer.rows)} rows in {output}")

@@ -144,7 +144,7 @@ class Envelope:
         Members are sorted, so the payload ends where payload_hash begins; no later member has such a key. Before it,
         only evidence may hold free keys.
         """
-        if "attestation_evidence" in self.value:
+        if "attestation_evidence" in self.fields:
             return jcs.encode(self.value["payload"])
         return self.raw[self.raw.index(b',"payload":') + 11 : self.raw.rindex(b',"payload_hash":"')]
 

@@ -96,7 +96,7 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
         files = {
             table: found
             for table, found in warehouse.current_files(manifests).items()
-            if table in GROWING and (len(found) > 1 or _is_split(warehouse, found))
+            if table in GROWING and len(found) > 1
         }
         if not files:
             return None
@@ -127,13 +127,6 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
                 raise DigestMismatch(f"{table}: {before} rows became {after}", expected=before, got=after)
         warehouse.commit(manifest, manifests)
         return manifest
-
-
-def _is_split(warehouse: Warehouse, files: list[StoredFile]) -> bool:
-    """Whether a file keeps VARIANT values in pieces, as Spark does if it is let."""
-    import pyarrow.parquet as pq
-
-    return any("typed_value" in str(pq.read_schema(path)) for path in warehouse.paths(files))
 
 
 def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:

@@ -6,14 +6,10 @@ that leaves folders the next one sweeps away. Consumer cursors move after the ma
 
 from __future__ import annotations
 
-import contextlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +20,7 @@ from ropewalk.pipeline.jobs.lag import write_lag
 from ropewalk.pipeline.source.git_logs import GitLogs
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.logs import Mode
-from ropewalk.pipeline.source.offsets import Offset, Point
+from ropewalk.pipeline.source.offsets import Offset, Point, Range
 from ropewalk.pipeline.source.query import Query, make_query
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.channel_state import (
@@ -35,16 +31,15 @@ from ropewalk.pipeline.tables.channel_state import (
     marked_failed,
     noted_in,
 )
-from ropewalk.pipeline.tables.recorded import faults_in, new_faults, not_recorded, ranges_in
+from ropewalk.pipeline.tables.recorded import faults_in, new_faults
+from ropewalk.pipeline.tables.staging import join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, Warehouse, write_plainly
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH = 500_000
-FOLLOW_PAUSE = "300 milliseconds"
-JOBS_AT_ONCE = 3  # small ones; Spark has the cores
+FOLLOW_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ class Ingest:
         self._standing = Standing()
 
     def once(self) -> Ingested:
-        """Take in everything that is there now."""
+        """Ingest everything that is in the logs now."""
         with self.warehouse.writing(), refusals_raised():
             manifests = self._known()
             query = self._query()
@@ -108,7 +103,7 @@ class Ingest:
                 end = Offset({log: _lower(point, goal.at(log)) for log, point in end.points.items()})
                 if manifests and not self._ahead(at, end) and not self._faults_left(query, manifests):
                     break
-                manifest = self.write(self._frame(at, end), manifests)
+                manifest = self.write(query, end, manifests)
                 if manifest is None:
                     break
                 manifests.append(manifest)
@@ -118,64 +113,44 @@ class Ingest:
                 len(done), _count(done, "events"), _count(done, "events_rejected"), self._at(manifests)
             )
 
-    def follow(self, stopped: Callable[[], bool], wait_s: float = 0.2) -> None:
-        """Take in what comes, as it comes, until told to stop. What the manifests say is where it begins."""
+    def follow(self, stopped: Callable[[], bool], wait_s: float = FOLLOW_PAUSE_S) -> None:
+        """Ingest new entries as they are appended, until `stopped` returns true. The manifests are the checkpoint."""
         with self.warehouse.writing(), refusals_raised():
             manifests = self._known()
-            checkpoint = self.warehouse.staging("follow")
-            reader: Any = self.spark.readStream.format("ropewalk").options(**self._columns())
-            reader = reader.option("start", json.dumps(self._at(manifests).to_json()))
-            stream = reader.option("max_rows_per_batch", str(self.rows_per_batch)).load()
-
-            def take(frame: DataFrame, _number: int) -> None:
-                manifest = self.write(frame, manifests)
-                if manifest is not None:
-                    manifests.append(manifest)
+            query = self._query()
+            while not stopped():
+                at = self._at(manifests)
+                if (
+                    self.mode != "off"
+                ):  # a log rewritten behind the recorded head need not show in what comes next
+                    query.require(at)
+                end = query.latest(at, self.rows_per_batch)
+                found = None
+                if self._ahead(at, end) or self._faults_left(query, manifests):
+                    found = self.write(query, end, manifests)
+                if found is None:
+                    time.sleep(wait_s)
+                    continue
+                manifests.append(found)
                 self.move_cursors(self._at(manifests))
 
-            query = (
-                stream.writeStream.foreachBatch(take)
-                .option("checkpointLocation", str(checkpoint))
-                .trigger(processingTime=FOLLOW_PAUSE)
-                .start()
-            )
-            try:
-                while not stopped() and query.isActive:
-                    time.sleep(wait_s)  # here, not inside Spark, is where an interrupt is taken well
-            finally:
-                with contextlib.suppress(Exception):
-                    query.stop()
-            if query.exception() is not None:
-                raise query.exception()
-
-    def write(self, frame: DataFrame, manifests: list[Manifest]) -> Manifest | None:
-        """One batch: its rows beyond what is recorded into tables, then its manifest. None if there was nothing new."""
+    def write(self, query: Query, end: Offset, manifests: list[Manifest]) -> Manifest | None:
+        """Write one batch, up to an offset: rows into tables, then the manifest. Return None if nothing is new."""
         number = len(manifests) + 1
         at = self._at(manifests)
-        fresh = frame.where(not_recorded(at, faults_in(manifests)))
-        folders = {name: self.warehouse.staging(name) for name in GROWING}
-        if self.mode == "quarantine":
-            fresh = fresh.persist()
-        try:
-            good = fresh.where("verdict <> 'failed'") if self.mode == "quarantine" else fresh
-            good.write.mode("overwrite").parquet(str(folders["events"]))
-            if self.mode == "quarantine" or number == 1:
-                bad = fresh if self.mode == "quarantine" else good.limit(0)
-                bad.where("verdict = 'failed'").write.mode("overwrite").parquet(
-                    str(folders["events_rejected"])
-                )
-        finally:
-            if self.mode == "quarantine":
-                fresh.unpersist()
-        self._look_across(manifests, folders, at)
-        found = self._written(folders)
-        if found.num_rows == 0 and number > 1:
-            for folder in folders.values():
-                shutil.rmtree(folder, ignore_errors=True)
+        desk = self.warehouse.staging("")
+        staged = stage_ranges(self.spark, query, self._ranges(query, at, end, manifests), desk)
+        if not staged and number > 1:
             return None
-        logs, end = ranges_in(found, at)
-        remade = self._derive(number, manifests, folders, {log["engine"] for log in logs})
-        written = [name for name, staged in folders.items() if staged.exists()]
+        folders = {name: self.warehouse.staging(name) for name in GROWING}
+        if number == 1:
+            write_empty(folders)
+        logs, reached = join_ranges(staged, at)
+        for each in self._look_across(manifests, folders, at):
+            log = next(log for log in logs if (log["engine"], log["topic"]) == ("ledger", each.topic))
+            log["rejected"] += 1
+        remade = self._derive(number, manifests, folders, any(each.has_deployments for each in staged))
+        written = [name for name, folder in folders.items() if folder.exists()]
         files = {name: self.warehouse.put_in_place(name, number) for name in (*written, *remade)}
         manifest = Manifest(
             number,
@@ -183,75 +158,73 @@ class Ingest:
             str(self.source),
             self.mode,
             self._now_ms(),
-            Offset({log: at.at(log) for log in end.points}),
-            end,
+            Offset({log: at.at(log) for log in reached.points}),
+            reached,
             tuple(logs),
             files,
-            tuple(new_faults(found)),
+            tuple(new_faults(staged)),
         )
         self.warehouse.commit(manifest, manifests)
         self._told(manifest)
         return manifest
 
-    def _look_across(self, manifests: list[Manifest], folders: Mapping[str, Path], at: Offset) -> None:
-        """Judge what only shows between blocks, in this batch and against those before it."""
+    def _ranges(self, query: Query, at: Offset, end: Offset, manifests: list[Manifest]) -> list[Range]:
+        """Return the ranges from one offset to another, without damage that is recorded already."""
+        known = faults_in(manifests)
+        return [
+            part
+            for part in query.ranges_between(at, end)
+            if not part.fault or (part.log.engine, part.log.topic, part.fault_entry) not in known
+        ]
+
+    def _look_across(
+        self, manifests: list[Manifest], folders: Mapping[str, Path], at: Offset
+    ) -> list[Condemned]:
+        """Check what only shows between blocks, in this batch and against earlier ones; return what was put aside."""
         if self.mode == "off":
-            return
+            return []
         staged = [path for name in NOTED for path in sorted(folders[name].glob("*.parquet"))]
         noted = noted_in(staged)
         current = self.warehouse.current_files(manifests)
         recorded = [path for name in NOTED for path in self.warehouse.paths(current.get(name, []))]
-        strange = [
+        unknown = [
             each for each in noted.column("topic").unique().to_pylist() if not self._standing.knows(each)
         ]
-        if strange:
-            self._standing.learn(noted_in(recorded, strange))
+        if unknown:
+            self._standing.learn(noted_in(recorded, unknown))
         odd = self._standing.add(noted)
         bad = condemn(lambda: self._read(*recorded, *staged), Ledgers(find_repository(self.source)), odd, at)
         if bad and self.mode == "strict":
             raise bad[0].refusal()
         if bad:
             self._put_aside(folders, bad)
+        return bad
 
     def _put_aside(self, folders: Mapping[str, Path], bad: list[Condemned]) -> None:
         """Move condemned rows of a staged batch from the one table to the other."""
-        rows = marked_failed(self.spark, self._read(*(folders[name] for name in NOTED)), bad)
+        present = [name for name in NOTED if folders[name].exists()]
+        rows = marked_failed(self.spark, self._read(*(folders[name] for name in present)), bad)
         for name, wanted in (("events", "verdict <> 'failed'"), ("events_rejected", "verdict = 'failed'")):
             rows.where(wanted).write.mode("overwrite").parquet(str(self.warehouse.staging(f"{name}.judged")))
         for name in NOTED:
-            shutil.rmtree(folders[name])
+            shutil.rmtree(folders[name], ignore_errors=True)
             self.warehouse.staging(f"{name}.judged").rename(folders[name])
 
     def _derive(
-        self, number: int, manifests: list[Manifest], folders: Mapping[str, Path], engines: set[str]
+        self, number: int, manifests: list[Manifest], folders: Mapping[str, Path], has_deployments: bool
     ) -> list[str]:
-        """Every other table, from the rows that were just written; which of the remade ones were made again.
-
-        Each is a small job of its own with one file as its result, so several run at a time.
-        """
-        from ropewalk.pipeline.tables import tables
-
-        events = self._read(
-            *(folders[name] for name in ("events", "events_rejected") if folders[name].exists())
-        )
-        jobs: list[Callable[[], None]] = [
-            partial(_write_one, derive(events), folders[name])
-            for name, engine, derive in (
-                ("commits", "gitlog", tables.commits),
-                ("blocks", "ledger", tables.blocks),
-                ("gossip_dag", "gossip", tables.gossip_dag),
-            )
-            if engine in engines or number == 1
-        ]
+        """Make the tables that are made anew; return their names."""
         remade = ["consumer_lag"]
-        if number == 1 or ("gitlog" in engines and tables.has_deployments(events)):
-            jobs.insert(0, partial(self._remake_deployments, manifests, folders["events"]))
-            remade += ["deployments", "deployment_measures"]
-        with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
-            for done in [pool.submit(job) for job in jobs]:
-                done.result()
-        logs = GitLogs(find_repository(self.source))
-        write_lag(logs, self.warehouse.staging("consumer_lag"), self._now_ms())
+        about = {name: self.warehouse.staging(name) for name in ("deployments", "deployment_measures")}
+        if has_deployments and folders["events"].exists():
+            self._remake_deployments(manifests, folders["events"])
+            remade += about
+        elif number == 1:
+            write_empty(about)
+            remade += about
+        write_lag(
+            GitLogs(find_repository(self.source)), self.warehouse.staging("consumer_lag"), self._now_ms()
+        )
         return remade
 
     def move_cursors(self, at: Offset) -> None:
@@ -283,7 +256,7 @@ class Ingest:
         return make_query(self._columns())
 
     def _columns(self) -> dict[str, str]:
-        from ropewalk.pipeline.tables.tables import INGESTED
+        from ropewalk.pipeline.tables.derive import INGESTED
 
         return {**self.options, "columns": INGESTED}
 
@@ -325,27 +298,8 @@ class Ingest:
             for extent in (query.extent(name),)
         )
 
-    def _frame(self, start: Offset, end: Offset) -> DataFrame:
-        reader: Any = self.spark.read.format("ropewalk").options(**self._columns())
-        reader = reader.option("start", json.dumps(start.to_json())).option("end", json.dumps(end.to_json()))
-        frame: DataFrame = reader.load()
-        return frame
-
     def _read(self, *folders: Path) -> DataFrame:
         return self.spark.read.parquet(*(str(folder) for folder in folders))
-
-    def _written(self, folders: Mapping[str, Path]) -> pa.Table:
-        """What was just written, read back by another library: which entries, in which order."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        columns = ["engine", "topic", "position", "leaf_index", "entry_id", "content_id", "verdict"]
-        found = [
-            pq.read_table(path, columns=columns, partitioning=None)
-            for name in ("events", "events_rejected")
-            for path in sorted(folders[name].glob("*.parquet"))
-        ]
-        return pa.concat_tables(found).sort_by([(n, "ascending") for n in columns[:4]])
 
     def _remake_deployments(self, manifests: list[Manifest], latest: Path) -> None:
         """The history with what is new in it. What is recorded of it is taken over: reading every event again for

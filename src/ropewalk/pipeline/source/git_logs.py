@@ -22,11 +22,11 @@ from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.verify.event_check import CheckedEvent, check_next, list_chain
 from ropewalk.kernel import ulid
 from ropewalk.kernel.jcs import parse_foreign
-from ropewalk.pipeline.source.logs import CheckedRange, Want
+from ropewalk.pipeline.source.logs import ROWS_PER_READ, CheckedRange, Want
 from ropewalk.pipeline.source.offsets import Extent, Point, Range
-from ropewalk.pipeline.source.rows import Row, broken_row, gitlog_row
+from ropewalk.pipeline.source.rows import Columns, Row, broken_row, columns_of, gitlog_row
 
-CHUNK = 2_000  # events handed out at a time
+CHUNK = 2_000  # index slots read at a time
 RUN = 5_000  # commits in one verdict
 
 
@@ -154,8 +154,8 @@ class GitLogs:
         floor = ulid.make(max(0, time_us // 1_000 - 1), (1 << 80) - 1)
         return min(self.line(topic).first_above(floor), end.position)
 
-    def read(self, part: Range, want: Want) -> Iterator[list[Row]]:
-        """The rows of a range; what a strict reader cannot verify stops it."""
+    def read(self, part: Range, want: Want) -> Iterator[Columns]:
+        """Yield the rows of a range; in strict mode, raise at the first event that does not verify."""
         layout, topic = self.locate(part.log.topic)
         if part.fault:
             if want.mode == "strict":
@@ -164,16 +164,18 @@ class GitLogs:
                     topic=topic,
                     entry=part.fault_entry,
                 )
-            yield [broken_row("gitlog", topic, -1, part.fault, entry_id=part.fault_entry or None)]
+            yield columns_of([broken_row("gitlog", topic, -1, part.fault, entry_id=part.fault_entry or None)])
             return
         rows = (
             self._unchecked_rows(topic, part, want)
             if want.mode == "off"
             else self._rows(layout, topic, part, strict=want.mode == "strict")
         )
-        wanted = (row for row in rows if want.bounds.admits(row))
-        while chunk := list(islice(wanted, CHUNK)):
-            yield chunk
+        if not want.bounds.open:
+            admits = want.bounds.admits
+            rows = (row for row in rows if admits(row.height, row.time_us, row.verdict))
+        while chunk := list(islice(rows, ROWS_PER_READ)):
+            yield columns_of(chunk)
 
     def _rows(self, layout: Layout, topic: str, part: Range, *, strict: bool) -> Iterator[Row]:
         height = part.start

@@ -16,7 +16,7 @@ from ropewalk.gossip.peer.topics import open_topic, topics
 from ropewalk.pipeline.jobs.sorted_runs import Runs
 from ropewalk.pipeline.source.logs import CheckedRange, Want
 from ropewalk.pipeline.source.offsets import Extent, Point, Range
-from ropewalk.pipeline.source.rows import Row, broken_row, gossip_row
+from ropewalk.pipeline.source.rows import Columns, Row, broken_row, columns_of, gossip_row
 
 CHUNK = 2_000
 RUN = 5_000
@@ -79,12 +79,14 @@ class Gossips:
             f"gossip messages of {topic} have no time", topic=topic, advice="Use a height or a cursor."
         )
 
-    def read(self, part: Range, want: Want) -> Iterator[list[Row]]:
+    def read(self, part: Range, want: Want) -> Iterator[Columns]:
         """The messages of a range of arrivals."""
         if part.fault:
             if want.mode == "strict":
                 raise Damaged(f"topic {part.log.topic}: {part.fault}", topic=part.log.topic)
-            yield [broken_row("gossip", part.log.topic, -1, part.fault, entry_id=part.fault_entry)]
+            yield columns_of(
+                [broken_row("gossip", part.log.topic, -1, part.fault, entry_id=part.fault_entry)]
+            )
             return
         log, deep = self.log(part.log.topic), want.mode != "off"
         with log.view() as view:
@@ -99,13 +101,13 @@ class Gossips:
                     row = broken_row(
                         "gossip", part.log.topic, position, found.detail, entry_id=id_of(key) if key else None
                     )
-                if want.bounds.admits(row):
+                if want.bounds.admits(row.height, row.time_us, row.verdict):
                     rows.append(row)
                 if len(rows) >= CHUNK:
-                    yield rows
+                    yield columns_of(rows)
                     rows = []
             if rows:
-                yield rows
+                yield columns_of(rows)
 
     def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:
         """Messages in runs: ids, signatures, and that every parent is here."""

@@ -8,19 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import orjson
-
 from ropewalk.disk.repository_paths import RepositoryPaths as Repository
 from ropewalk.errors import BrokenLink, Damaged, Invalid, NotFound, RopewalkError
-from ropewalk.kernel import merkle
-from ropewalk.ledger.block.block import Block, check_channel_name, check_link, parse_record
+from ropewalk.ledger.block.block import Block, Header, check_channel_name, check_link, parse_record
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.key_heights import read_heights
 from ropewalk.ledger.channel.segments.format import BlockPlace
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.settings import FOLDER, channels
 from ropewalk.ledger.envelope.envelope import parse_stored
-from ropewalk.ledger.envelope.model import envelope_id
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.evidence.settings import stored_trust
 from ropewalk.ledger.keys.history import KeyProof
@@ -28,10 +25,11 @@ from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, Fault, check_block, join, judge_each
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.statements import CHANGED_TYPE
-from ropewalk.pipeline.source.logs import CheckedRange, Want
+from ropewalk.pipeline.source.ledger_rows import BlockColumns
+from ropewalk.pipeline.source.logs import ROWS_PER_READ, CheckedRange, Want
 from ropewalk.pipeline.source.notes import Marks, RowNotes
 from ropewalk.pipeline.source.offsets import Extent, Point, Range
-from ropewalk.pipeline.source.rows import Row, broken_row, ledger_row
+from ropewalk.pipeline.source.rows import Columns, broken_row, columns_of
 
 RUN_BLOCKS = 256  # blocks in one verdict
 CHANGED = CHANGED_TYPE.encode()
@@ -140,19 +138,20 @@ class Ledgers:
         """Envelopes carry times of their own, which need not rise with the height: every block is looked at."""
         return 0
 
-    def read(self, part: Range, want: Want) -> Iterator[list[Row]]:
-        """The rows of a range of blocks."""
+    def read(self, part: Range, want: Want) -> Iterator[Columns]:
+        """Yield the rows of a range of blocks; in strict mode, raise at the first block that does not verify."""
         if part.fault:
             topic = part.log.topic
             if want.mode == "strict":
                 raise Damaged(f"channel {topic}, {part.fault_entry}: {part.fault}", topic=topic)
-            yield [broken_row("ledger", topic, -1, part.fault, entry_id=part.fault_entry)]
+            yield columns_of([broken_row("ledger", topic, -1, part.fault, entry_id=part.fault_entry)])
             return
         channel = self.channel(part.log.topic)
+        rows = BlockColumns(channel.name, want)
         below = replace(EMPTY, blocks=1, above=bytes.fromhex(part.below), channel=channel.name)
         below = replace(below, last=part.start - 1) if part.start else EMPTY
         if want.mode == "quarantine" and not part.below:
-            below = EMPTY  # the block before is damaged, and told of where it stands
+            below = EMPTY  # the block before is damaged; its own range reports that
         reached = part.start
         for height, place in channel.segments.places(part.start):
             if height >= part.end:
@@ -164,28 +163,14 @@ class Ledgers:
             except RopewalkError as error:
                 if want.mode == "strict":
                     raise _named(error, channel.name, height) from error
-                yield [broken_row("ledger", channel.name, height, error.detail, height=height)]
+                rows.add_rows([broken_row("ledger", channel.name, height, error.detail, height=height)])
                 below = EMPTY if height + 1 < part.end else below
                 continue
-            faults: dict[int | None, str] = {}
-            notes = RowNotes() if "notes" in want.columns else None
-            if want.mode != "off":
-                span = check_block(
-                    lines,
-                    height,
-                    trust=channel.trust,
-                    policy=channel.policy,
-                    on_envelopes=None if notes is None else notes.take,
-                )
-                joined = join(below, span) if below.blocks else span
-                below = replace(span, fault=None)
-                faults = _faults(channel, block, joined.fault)
-                if faults and want.mode == "strict":
-                    raise _refusal(joined.fault or _first(height, faults), channel.name, block)
-            noted = () if notes is None else _noted(block, notes, faults)
-            rows = [row for row in _rows(channel.name, block, faults, noted, want) if want.bounds.admits(row)]
-            if rows:
-                yield rows
+            below = _add_block(channel, block, lines, below, rows)
+            if rows.count >= ROWS_PER_READ:
+                yield rows.take()
+        if rows.count:
+            yield rows.take()
         if reached != part.end:
             raise Damaged(
                 f"channel {channel.name}, block {reached}: cannot be found any more", height=reached
@@ -288,6 +273,34 @@ def _fault_name(fault: Fault) -> str:
     return f"block {fault.height}" + ("" if fault.index is None else f", envelope {fault.index}")
 
 
+def _add_block(
+    channel: Channel, block: Block, lines: Sequence[bytes], below: BlockSpan, rows: BlockColumns
+) -> BlockSpan:
+    """Check a block on top of the span below it and add its rows; return the span that the next block continues."""
+    want = rows.want
+    if want.mode == "off":
+        rows.add_judged(block, {}, None, "not_checked")
+        return below
+    notes = RowNotes() if "notes" in want.columns else None
+    envelopes: list[Envelope] = []
+
+    def noted(header: Header, first: int, found: Sequence[Envelope]) -> None:
+        envelopes.extend(found)
+        if notes is not None:
+            notes.take(header, first, found)
+
+    span = check_block(lines, block.height, trust=channel.trust, policy=channel.policy, on_envelopes=noted)
+    joined = join(below, span) if below.blocks else span
+    faults = _faults(channel, block, joined.fault)
+    if not faults:
+        rows.add_checked(block, envelopes, None if notes is None else notes.made)
+    elif want.mode == "strict":
+        raise _refusal(joined.fault or _first(block.height, faults), channel.name, block)
+    else:
+        rows.add_judged(block, faults, None if notes is None else _noted(block, notes, faults), "passed")
+    return replace(span, fault=None)
+
+
 def _noted(block: Block, notes: RowNotes, faults: dict[int | None, str]) -> list[bytes | None]:
     """The notes of every envelope that is good in itself; the others stand for nothing."""
     if not faults:
@@ -299,25 +312,6 @@ def _noted(block: Block, notes: RowNotes, faults: dict[int | None, str]) -> list
             alone.take(block.header, index, [parse_stored(raw)])
         found.append(alone.made[0] if alone.made else None)
     return found
-
-
-def _rows(
-    topic: str, block: Block, faults: dict[int | None, str], noted: Sequence[bytes | None], want: Want
-) -> Iterator[Row]:
-    ids = [envelope_id(raw) for raw in block.envelopes]
-    tree = merkle.MerkleTree(ids) if "proof" in want.columns else None
-    whole = faults.get(None)
-    for index, raw in enumerate(block.envelopes):
-        detail = whole or faults.get(index)
-        try:
-            value = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            value = {}
-        value = value if isinstance(value, dict) else {}
-        proof = None if tree is None else tuple(each.hex() for each in tree.inclusion(index))
-        verdict = "failed" if detail else ("not_checked" if want.mode == "off" else "passed")
-        row = ledger_row(topic, block.record, value, ids[index], index, proof, verdict, detail)  # type: ignore[arg-type]
-        yield row._replace(notes=noted[index]) if noted else row
 
 
 def _faults(channel: Channel, block: Block, fault: Fault | None) -> dict[int | None, str]:

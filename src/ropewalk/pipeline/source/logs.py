@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import Invalid, NotFound
 from ropewalk.pipeline.source.offsets import ROWS_PER_RANGE, Extent, LogName, Offset, Point, Range, cut_evenly
-from ropewalk.pipeline.source.rows import ENGINES, Engine, Row
+from ropewalk.pipeline.source.rows import ENGINES, Columns, Engine
 
+ROWS_PER_READ = 10_000  # rows in one Arrow batch
 Mode: TypeAlias = Literal["strict", "quarantine", "off"]
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?)?")
 
@@ -30,21 +31,21 @@ class Bounds:
     time_from_us: int | None = None
     time_to_us: int | None = None
 
-    def admits(self, row: Row) -> bool:
-        """Whether a row lies inside. What failed always does: hiding it behind a filter would hide the damage."""
-        if row.verdict == "failed":
+    def admits(self, height: int | None, time_us: int | None, verdict: str) -> bool:
+        """Return whether a row lies inside. Failed rows always do: a filter must not hide damage."""
+        if verdict == "failed":
             return True
-        if row.height is not None and (
-            (self.height_from is not None and row.height < self.height_from)
-            or (self.height_to is not None and row.height >= self.height_to)
+        if height is not None and (
+            (self.height_from is not None and height < self.height_from)
+            or (self.height_to is not None and height >= self.height_to)
         ):
             return False
         return not (
             (self.time_from_us is not None or self.time_to_us is not None)
             and (
-                row.time_us is None
-                or (self.time_from_us is not None and row.time_us < self.time_from_us)
-                or (self.time_to_us is not None and row.time_us >= self.time_to_us)
+                time_us is None
+                or (self.time_from_us is not None and time_us < self.time_from_us)
+                or (self.time_to_us is not None and time_us >= self.time_to_us)
             )
         )
 
@@ -112,8 +113,8 @@ class Logs(Protocol):
     def since(self, topic: str, time_us: int, end: Point) -> int:
         """A position before which no entry is as late as a time."""
 
-    def read(self, part: Range, want: Want) -> Iterator[list[Row]]:
-        """The rows of a range, in lists of a few thousand."""
+    def read(self, part: Range, want: Want) -> Iterator[Columns]:
+        """Yield the rows of a range, about `ROWS_PER_READ` at a time."""
 
     def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:
         """Check a range without handing out its rows; runs end where something is wrong."""
@@ -175,7 +176,8 @@ def between(
     for number, (first, last) in enumerate(cuts):
         above = end.end.head if number + 1 == len(cuts) else logs.id_at(name.topic, last - 1)
         again = {here: there for here, there in end.again.items() if first <= here < last}
-        ranges.append(Range(name, first, last, below, above, again=again))
+        rows = round((last - first) * end.rows_per_entry)
+        ranges.append(Range(name, first, last, below, above, again=again, rows=rows))
         below = above
     if end.fault:
         at = end.end.position

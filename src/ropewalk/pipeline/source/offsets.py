@@ -62,6 +62,7 @@ class Range:
     fault: str = ""
     fault_entry: str = ""
     again: Mapping[int, int] = field(default_factory=dict)
+    rows: int = 0  # about how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,25 @@ def cut_evenly(start: int, end: int, rows_per_entry: float, rows_max: int) -> It
     parts = max(1, min(size, int(size * rows_per_entry // max(1, rows_max))))
     marks = [start + size * part // parts for part in range(parts + 1)]
     yield from pairwise(marks)
+
+
+def group_ranges(ranges: Iterable[Range], rows_max: int) -> list[list[Range]]:
+    """Return ranges in groups of about as many rows as one task should read: small logs share a task.
+
+    >>> log = LogName("gitlog", "a")
+    >>> parts = [Range(log, n, n + 1, "", "", rows=rows) for n, rows in enumerate((3, 3, 9, 1))]
+    >>> [[part.start for part in group] for group in group_ranges(parts, 8)]
+    [[0, 1], [2], [3]]
+    """
+    groups: list[list[Range]] = []
+    rows = 0
+    for part in ranges:
+        if not groups or rows + part.rows > rows_max:
+            groups.append([])
+            rows = 0
+        groups[-1].append(part)
+        rows += part.rows
+    return groups
 
 
 def total(ranges: Iterable[Range]) -> int:

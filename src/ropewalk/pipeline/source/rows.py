@@ -1,19 +1,22 @@
-"""An entry as a row: the same few columns for every engine. Pure: bytes and facts in, values out.
+"""Entries as rows and rows as columns: the same few columns for every engine. Pure: bytes and facts in, values out.
 
-The value of `payload` is the parsed JSON; `entry` holds what the entry says besides its event: the commit's author and
-trailer, the block's header, the message's signature.
+`payload` holds canonical JSON; `entry` holds what the entry says besides its event: the commit's author and trailer,
+the block's header, the message's signature.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import InvalidJson, RopewalkError
 from ropewalk.gitlog.core.objects import Commit
 from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.message import SignedMessage
-from ropewalk.kernel import ulid
+from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import DAG_CBOR, cid, cid_text
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import BlockRecord
@@ -35,7 +38,7 @@ class Row(NamedTuple):
     height: int | None
     time_us: int | None
     type: str | None
-    payload: Any
+    payload: bytes | None
     author: str | None
     verdict: Verdict
     detail: str | None
@@ -59,12 +62,12 @@ def gitlog_row(
     verdict: Verdict,
     detail: str | None = None,
 ) -> Row:
-    """An event of a git log, from its envelope and, where it was read, its commit.
+    """Return the row of a git event, from its envelope and, where it was read, its commit.
 
     >>> row = gitlog_row("demo", 0, "ab" * 20, "blake3:00", (), {"ulid": "01HF4Y9Q1SM8Q7K9DK2R4V5CXD", "type": "t",
     ...                  "payload": {"id": 7}}, None, None, "not_checked")
     >>> row.type, row.payload, row.time_us
-    ('t', {'id': 7}, 1699899300921000)
+    ('t', b'{"id":7}', 1699899300921000)
     """
     author = None if commit is None else f"{commit.author.name} <{commit.author.mail}>"
     entry: dict[str, Any] | None = None
@@ -90,7 +93,7 @@ def gitlog_row(
         height,
         ulid.time_ms(document["ulid"]) * 1_000,
         str(document.get("type")),
-        document.get("payload"),
+        None if (payload := document.get("payload")) is None else jcs.encode_foreign(payload),
         author,
         verdict,
         detail,
@@ -112,11 +115,8 @@ def ledger_row(
     verdict: Verdict,
     detail: str | None = None,
 ) -> Row:
-    """An envelope of a ledger block. The block's header stands in `entry` of its first envelope only."""
+    """Return the row of an envelope. Only the first envelope of a block carries the block's header in `entry`."""
     header = record.header
-    entry: dict[str, Any] | None = None
-    if index == 0:
-        entry = {**header.to_json(), "signer": record.signer.did()}
     return Row(
         "ledger",
         topic,
@@ -124,22 +124,27 @@ def ledger_row(
         envelope_id.hex(),
         (header.prev_block_hash.hex(),) if header.height else (),
         header.height,
-        _time_us(value.get("timestamp")),
+        time_us(value.get("timestamp")),
         value.get("event_type"),
-        value.get("payload"),
-        _ledger_author(value),
+        json_bytes(value.get("payload")),
+        ledger_author(value),
         verdict,
         detail,
         header.height,
         index,
         proof,
         header.height,
-        entry,
+        block_entry(record) if index == 0 else None,
     )
 
 
+def block_entry(record: BlockRecord) -> dict[str, Any]:
+    """Return what a block says besides its envelopes: the header and the signer."""
+    return {**record.header.to_json(), "signer": record.signer.did()}
+
+
 def gossip_row(signed: SignedMessage, position: int, verdict: Verdict, detail: str | None = None) -> Row:
-    """A message of a gossip log, at its place in the order of arrival. It has neither a time nor a type."""
+    """Return the row of a gossip message at its position in the order of arrival; it has neither a time nor a type."""
     message = signed.message
     return Row(
         "gossip",
@@ -150,7 +155,7 @@ def gossip_row(signed: SignedMessage, position: int, verdict: Verdict, detail: s
         message.clock,
         None,
         None,
-        dag_json.to_json(message.payload),
+        json_bytes(dag_json.to_json(message.payload)),
         signed.signature.public_key,
         verdict,
         detail,
@@ -160,6 +165,38 @@ def gossip_row(signed: SignedMessage, position: int, verdict: Verdict, detail: s
         position,
         {"signature": signed.signature.signature.hex(), "codec": signed.signature.codec},
     )
+
+
+def json_bytes(value: Any) -> bytes | None:
+    """Return a value as canonical JSON, None for no value.
+
+    >>> json_bytes({"b": 1, "a": None}), json_bytes(None)
+    (b'{"a":null,"b":1}', None)
+    """
+    if value is None:
+        return None
+    try:
+        return jcs.encode(value)
+    except InvalidJson:  # numbers that only other formats can hold, as DAG-CBOR: exact, if not canonical
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Some rows, column by column: lists, or Arrow arrays where the reader built them. `keep` selects rows."""
+
+    count: int
+    values: dict[str, Any]
+    keep: Sequence[bool] | None = None
+
+
+def columns_of(rows: Sequence[Row]) -> Columns:
+    """Return rows as columns.
+
+    >>> columns_of([broken_row("gitlog", "prod", 3, "lost")]).values["detail"]
+    ('lost',)
+    """
+    return Columns(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)))
 
 
 def broken_row(
@@ -173,7 +210,7 @@ def broken_row(
     height: int | None = None,
     verdict: Verdict = "failed",
 ) -> Row:
-    """What is left of an entry that cannot be read: its place, and why."""
+    """Return the row of an entry that cannot be read: its position and the reason."""
     return Row(
         engine,
         topic,
@@ -195,14 +232,17 @@ def broken_row(
     )
 
 
-def _time_us(text: object) -> int | None:
+@lru_cache(4096)  # a batch of envelopes often has one time
+def time_us(text: object) -> int | None:
+    """Return the microseconds of an envelope's time, None if it is none."""
     try:
         return parse_timestamp(text) // 1_000 if isinstance(text, str) else None
     except RopewalkError:
-        return None  # the verdict says what is wrong with it; a row needs no second opinion
+        return None  # the verdict names the fault
 
 
-def _ledger_author(value: dict[str, Any]) -> str | None:
+def ledger_author(value: dict[str, Any]) -> str | None:
+    """Return the did:key of the author of an envelope, None if it has no readable key."""
     identity, signature = value.get("origin_identity"), value.get("signature")
     if not isinstance(identity, dict) or not isinstance(signature, dict):
         return None

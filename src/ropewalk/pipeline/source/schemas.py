@@ -1,16 +1,18 @@
-"""The columns: their names, their types in Spark and in Arrow, and which are handed out unasked. Stable, documented.
+"""The columns of the source: names, types in Spark and in Arrow, and which of them a read returns by default.
 
 `docs/reference/tables.md` describes them; a test holds the page and this table together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import orjson
 
 from ropewalk.errors import InvalidName
 from ropewalk.pipeline.source import variant
-from ropewalk.pipeline.source.rows import Row
+from ropewalk.pipeline.source.rows import Columns, json_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +34,9 @@ COLUMNS: dict[str, str] = {
     "leaf_index": "int",
     "proof": "array<string>",
     "position": "bigint",
-    "entry": "variant",
+    "entry": "string",
     "notes": "binary",
+    "payload_json": "string",
 }
 SHARED_COLUMNS: tuple[str, ...] = tuple(COLUMNS)[:12]
 LEDGER_COLUMNS: tuple[str, ...] = tuple(COLUMNS)[12:15]
@@ -51,7 +54,7 @@ VERDICT_COLUMNS: dict[str, str] = {
 CHECK_COLUMNS: dict[str, str] = {**VERDICT_COLUMNS, "marks": "array<bigint>", "asked": "bigint"}
 """What a check hands out; what is beyond the verdict serves to look across ranges."""
 
-_FIELDS = {"time": "time_us"}  # the row's own name of a column
+_FIELDS = {"time": "time_us", "payload_json": "payload"}  # the row's own name of a column
 
 
 def choose_columns(engines: Iterable[str], wanted: str | None) -> tuple[str, ...]:
@@ -93,6 +96,8 @@ def arrow_schema(columns: Iterable[str], types: dict[str, str] = COLUMNS, *, tex
         "array<bigint>": pa.list_(pa.int64()),
         "bigint": pa.int64(),
         "binary": pa.binary(),
+        "boolean": pa.bool_(),
+        "double": pa.float64(),
         "int": pa.int32(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "array<string>": pa.list_(pa.string()),
@@ -101,40 +106,27 @@ def arrow_schema(columns: Iterable[str], types: dict[str, str] = COLUMNS, *, tex
     return pa.schema([pa.field(name, kinds[types[name]]) for name in columns])
 
 
-def arrow_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as one Arrow batch of these columns."""
+def arrow_batch(rows: Columns, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as one Arrow batch of these columns."""
     import pyarrow as pa
 
-    by_name = dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else {}
     arrays = []
     for field in schema:
-        values = by_name.get(_FIELDS.get(field.name, field.name), ())
-        encode = _encoder(field)
-        arrays.append(pa.array([encode(each) for each in values] if encode else values, type=field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        values = rows.values[_FIELDS.get(field.name, field.name)]
+        if field.name == "entry":
+            values = [json_bytes(each) for each in values]
+        elif pa.types.is_struct(field.type):
+            values = [_as_variant(each) for each in values]
+        arrays.append(values if isinstance(values, pa.Array) else pa.array(values, field.type))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch if rows.keep is None else batch.filter(pa.array(rows.keep, pa.bool_()))
 
 
-def _encoder(field: pa.Field) -> Callable[[Any], Any] | None:
-    import pyarrow as pa
-
-    if COLUMNS.get(field.name) != "variant":
+def _as_variant(text: bytes | None) -> dict[str, bytes] | None:
+    if text is None:
         return None
-    if pa.types.is_string(field.type):
-        return _as_text
-    return _as_variant
-
-
-def _as_variant(value: Any) -> dict[str, bytes] | None:
-    if value is None:
-        return None
-    body, dictionary = variant.encode(value)
+    body, dictionary = variant.encode(orjson.loads(text))
     return {"value": body, "metadata": dictionary}
-
-
-def _as_text(value: Any) -> str | None:
-    import orjson
-
-    return None if value is None else orjson.dumps(value).decode()
 
 
 def _variant_type() -> pa.DataType:

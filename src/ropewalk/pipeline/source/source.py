@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-ROWS_PER_ARROW_BATCH = 10_000
-
 
 class RopewalkSource(DataSource):
     """Logs of a repository. Options: repository, engine, topics (or channels), start, end, verify, columns."""
@@ -142,14 +140,8 @@ def _read(query: Query, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             yield from _verdicts(query, partition.part)
             return
         schema = arrow_schema(query.columns, COLUMNS)
-        held: list[Any] = []
         for rows in query.logs(partition.part.log.engine).read(partition.part, query.want):
-            held += rows
-            if len(held) >= ROWS_PER_ARROW_BATCH:
-                yield arrow_batch(held, schema)
-                held = []
-        if held:
-            yield arrow_batch(held, schema)
+            yield arrow_batch(rows, schema)
 
 
 def _verdicts(query: Query, part: Range) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import Damaged, Invalid, Unavailable
+from ropewalk.errors import Damaged, Unavailable
 from ropewalk.pipeline.tables.warehouse import DELTA_LOG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def require_delta() -> None:
 def keep_delta(warehouse: Warehouse) -> None:
     """From now on, every writer of this warehouse keeps Delta logs beside its tables."""
     require_delta()
-    for table, files in warehouse.make().current_files(warehouse.manifests()).items():
-        _schema(table, warehouse.paths(files))
+    warehouse.make().manifests()
     warehouse.delta_mark.touch()
 
 
@@ -113,10 +112,9 @@ def _follow(
         app_transactions=[Transaction(WRITER, last.number)],
     )
     if opened is None:
-        schema = Schema.from_arrow(_schema(table, [paths[name] for name in fresh]))
+        schema = Schema.from_arrow(_schema(paths[fresh[-1]]))
         create_table_with_add_actions(str(folder), schema, adds, name=table, commit_properties=properties)
         return
-    _schema(table, [paths[name] for name in fresh])
     removes = [RemoveAction(name, changes, last.made_ms, present[name], {}) for name in gone]
     opened.create_write_transaction(
         [*adds, *removes], "append", opened.schema(), commit_properties=properties
@@ -153,19 +151,11 @@ def _present(opened: DeltaTable) -> dict[str, int]:
     return dict(zip(paths, sizes, strict=True))
 
 
-def _schema(table: str, paths: Sequence[Path]) -> Any:
-    """The columns in Arrow. A VARIANT is a pair of binaries to Delta readers; files that split it up are refused."""
+def _schema(path: Path) -> Any:
+    """Return the columns in Arrow."""
     import pyarrow.parquet as pq
 
-    schema = None
-    for path in paths:
-        schema = pq.read_schema(path).remove_metadata()
-        if any("typed_value" in str(field.type) for field in schema):
-            raise Invalid(
-                f"table {table}, {path.name}: VARIANT values in split form, which a Delta log cannot describe",
-                advice="Run `ropewalk pipeline compact` once; it writes such files anew.",
-            )
-    return schema
+    return pq.read_schema(path).remove_metadata()
 
 
 def _inside(table: str, name: str) -> str:

@@ -1,8 +1,11 @@
-"""A query over the tables of a warehouse: exactly the files its manifests name, as views, and a readable answer."""
+"""Answer SQL over the tables of a warehouse with Spark: views over exactly the files that its manifests name."""
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
+import io
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 CELL_CHARS = 60
 ATTEMPTS = 5  # while a writer replaces files under a reader
+JSON_COLUMNS = ("payload", "entry", "trailer")  # canonical JSON text in the files
 NOTED = ("verdicts", "replays", "health")  # what jobs noted beside the tables, a file a run
 
 
@@ -28,11 +32,34 @@ class Answer:
     rows: tuple[tuple[Any, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As `pipeline sql --json` prints it."""
+        """Return the object that `pipeline sql --json` prints."""
         return {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}
 
+    def to_csv(self) -> str:
+        """Return the answer as CSV, with a header line; nested values are JSON."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(
+            [json.dumps(cell) if isinstance(cell, (list, dict)) else cell for cell in row]
+            for row in self.rows
+        )
+        return out.getvalue().removesuffix("\n")
+
+    def to_parquet(self) -> bytes:
+        """Return the answer as the bytes of a Parquet file."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        out = io.BytesIO()
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
+        pq.write_table(
+            pa.Table.from_arrays([pa.array(list(each)) for each in columns], list(self.columns)), out
+        )
+        return out.getvalue()
+
     def to_text(self) -> str:
-        """As a table for people."""
+        """Return the answer as an aligned text table."""
         cells = [[_cell(value) for value in row] for row in self.rows]
         widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(self.columns)]
         lines = [
@@ -44,7 +71,7 @@ class Answer:
 
 
 def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
-    """Make every table a temporary view and return their names.
+    """Make every table a temporary view and return their names. JSON columns become VARIANT: `payload:name::type`.
 
     Spark follows every path that it gets, so all of them are checked before the first is handed over.
     """
@@ -52,7 +79,9 @@ def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
     recorded = {name: warehouse.paths(files) for name, files in current.items()}
     noted = {name: paths for name in NOTED if (paths := warehouse.noted(name))}
     for name, paths in recorded.items():
-        spark.read.parquet(*map(str, paths)).createOrReplaceTempView(name)
+        frame = spark.read.parquet(*map(str, paths))
+        columns = [f"parse_json(`{c}`) AS `{c}`" if c in JSON_COLUMNS else f"`{c}`" for c in frame.columns]
+        frame.selectExpr(*columns).createOrReplaceTempView(name)
     for name, paths in noted.items():
         frame = spark.read.option("mergeSchema", "true").parquet(*map(str, paths))
         frame.createOrReplaceTempView(name)
@@ -108,10 +137,11 @@ def _ask(
             reason = next(line for line in str(cause).splitlines() if line.strip())
             raise Invalid(reason[:300], advice=tables) from error
         raise
-    return Answer(tuple(found.columns), tuple(tuple(map(_plain, row)) for row in rows))
+    return Answer(tuple(found.columns), tuple(tuple(map(plain, row)) for row in rows))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value of a result as JSON can hold it."""
     if isinstance(value, (dt.datetime, dt.date)):
         return value.isoformat()
     if isinstance(value, Decimal):
@@ -119,9 +149,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).hex()
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     return value
 
 

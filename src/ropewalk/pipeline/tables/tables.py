@@ -1,4 +1,4 @@
-"""The tables, each a function from DataFrames to a DataFrame: no files, no session, no clock."""
+"""Tables about deployments, each a function from a DataFrame to a DataFrame: no files, no session, no clock."""
 
 from __future__ import annotations
 
@@ -10,74 +10,9 @@ from pyspark.sql.window import Window
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-INGESTED = (
-    "engine,topic,entry_id,content_id,parents,height,time,type,payload,author,verdict,detail,"
-    "block_height,leaf_index,proof,position,entry,notes"
-)
-"""The columns ingest reads; `events` and `events_rejected` have them all."""
-
 STANDING = ("success", "override", "finalize", "revert")  # what is running after it
 FAILED = ("failed", "revert")
 WEEK_S = 7 * 24 * 3600
-
-
-def blocks(events: DataFrame) -> DataFrame:
-    """Ledger blocks: one row a block, from the header its first envelope carries."""
-    header = events.where("engine = 'ledger' and leaf_index = 0 and entry is not null")
-    return header.select(
-        "topic",
-        "height",
-        F.col("entry_id").alias("block_hash"),
-        _text("$.prev_block_hash").alias("prev_block_hash"),
-        _text("$.merkle_root").alias("merkle_root"),
-        F.expr(
-            "timestamp_micros(cast(variant_get(entry, '$.timestamp', 'string') as bigint) div 1000)"
-        ).alias("time"),
-        _text("$.signer").alias("signer"),
-        _text("$.policy_hash").alias("policy_hash"),
-        F.expr("variant_get(entry, '$.envelope_count', 'int')").alias("envelope_count"),
-        "verdict",
-        "detail",
-    )
-
-
-def commits(events: DataFrame) -> DataFrame:
-    """Git commits: one row a commit, with its trailer."""
-    return events.where("engine = 'gitlog' and entry is not null").select(
-        "topic",
-        "height",
-        F.col("entry_id").alias("commit"),
-        F.expr("try_element_at(parents, 1)").alias("parent"),
-        _text("$.tree").alias("tree"),
-        _text("$.ulid").alias("ulid"),
-        "content_id",
-        "time",
-        "type",
-        _text("$.author.name").alias("author_name"),
-        _text("$.author.email").alias("author_email"),
-        F.expr("timestamp_seconds(variant_get(entry, '$.author.time', 'bigint'))").alias("author_time"),
-        _text("$.trailer.status").alias("status"),
-        F.expr("variant_get(entry, '$.trailer', 'variant')").alias("trailer"),
-        "verdict",
-    )
-
-
-def gossip_dag(events: DataFrame) -> DataFrame:
-    """Gossip messages as edges: one row a parent; a message without parents has one row with none."""
-    return events.where("engine = 'gossip' and content_id is not null").select(
-        "topic",
-        F.col("entry_id").alias("message"),
-        F.explode_outer("parents").alias("parent"),
-        F.col("height").alias("clock"),
-        F.col("position").alias("arrival"),
-        "author",
-        "verdict",
-    )
-
-
-def has_deployments(events: DataFrame) -> bool:
-    """Whether any event is a deployment; where none is, the tables about them stay as they are."""
-    return not events.where("engine = 'gitlog'").where(_text("$.trailer.what.service").isNotNull()).isEmpty()
 
 
 def deployments(events: DataFrame) -> DataFrame:
@@ -94,7 +29,7 @@ def deployment_rows(events: DataFrame) -> DataFrame:
         _text("$.trailer.status").alias("status"),
         _moment("$.trailer.when.start_ts").alias("started"),
         _moment("$.trailer.when.end_ts").alias("ended"),
-        F.expr("try_variant_get(payload, '$.committed_at', 'timestamp')").alias("committed"),
+        F.expr("try_cast(get_json_object(payload, '$.committed_at') as timestamp)").alias("committed"),
         _text("$.trailer.why.reason").alias("reason"),
         _text("$.trailer.why.ticket").alias("ticket"),
         "author",
@@ -161,8 +96,8 @@ def comparable(table: DataFrame) -> DataFrame:
 
 
 def _text(path: str) -> Column:
-    return F.expr(f"try_variant_get(entry, '{path}', 'string')")
+    return F.expr(f"get_json_object(entry, '{path}')")
 
 
 def _moment(path: str) -> Column:
-    return F.expr(f"try_variant_get(entry, '{path}', 'timestamp')")
+    return F.expr(f"try_cast(get_json_object(entry, '{path}') as timestamp)")

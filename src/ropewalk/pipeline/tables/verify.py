@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,14 @@ from ropewalk.errors import BrokenLink, Damaged, RopewalkError
 from ropewalk.kernel.report import Step
 from ropewalk.pipeline.jobs.verify import ACROSS, Report, hold_recorded
 from ropewalk.pipeline.source.ledger_logs import Ledgers
-from ropewalk.pipeline.source.offsets import LogName, Offset
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.source.query import make_query
 from ropewalk.pipeline.source.refusals import find_refusal, refusals_raised
-from ropewalk.pipeline.tables.channel_state import Standing, condemn, marked_failed
+from ropewalk.pipeline.tables.channel_state import NOTED, Standing, condemn, marked_failed, noted_in
 from ropewalk.pipeline.tables.delta import check_delta
-from ropewalk.pipeline.tables.recorded import content_root, recorded_end
-from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Warehouse
+from ropewalk.pipeline.tables.derive import INGESTED
+from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
+from ropewalk.pipeline.tables.warehouse import GROWING, HOME, REMADE, Manifest, Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +80,7 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
     steps.append(hold_recorded(source, at))
     if steps[-1].status == "passed":
         with refusals_raised():
-            steps += _folds(spark, warehouse, manifests, source, at)
+            steps += _folds(spark, warehouse, manifests, source)
     return Report((), tuple(steps))
 
 
@@ -118,56 +120,55 @@ def _is_left(name: str, manifests: list[Manifest]) -> bool:
     return any(file.name == name for each in manifests for files in each.files.values() for file in files)
 
 
-def _folds(
-    spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], source: str, at: Offset
-) -> list[Step]:
+def _folds(spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], source: str) -> list[Step]:
+    """Derive every table from the log again, into a folder of its own, and compare."""
     from ropewalk.pipeline.tables import tables
 
     quarantined = any(each.mode == "quarantine" for each in manifests)
-    reader: Any = spark.read.format("ropewalk").option("repository", source)
-    reader = reader.option("verify", "quarantine" if quarantined else manifests[-1].mode)
-    reader = reader.option("columns", tables.INGESTED)
-    if not quarantined:
-        reader = reader.option("end", json.dumps(at.to_json()))
-    fold: DataFrame = reader.load().where(f"position < {recorded_end(at)}").persist()
-    try:
-        steps = [_roots(manifests, fold)]
-        marked, looked = _looked_across(spark, fold, source, manifests)
+    mode = "quarantine" if quarantined else manifests[-1].mode
+    query = make_query({"repository": source, "verify": mode, "columns": INGESTED})
+    batches = [(each, query.ranges_between(each.start, each.end)) for each in manifests]
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=warehouse.make().inside(HOME)) as folder:
+        desk = Path(folder)
+        staged = stage_ranges(spark, query, [part for _, parts in batches for part in parts], desk)
+        steps = [_roots(manifests, staged)]
+        paths = {name: desk / name for name in GROWING}
+        write_empty(paths)
+        found = {name: spark.read.parquet(str(path)) for name, path in paths.items()}
+        rows = found["events"].unionByName(found["events_rejected"])
+        marked, looked = _looked_across(spark, rows, paths, source, manifests)
         kept = marked.where("verdict <> 'failed'")
         steps.append(looked)
+        history = tables.deployments(kept)
         wanted = {
+            **found,
             "events": kept,
             "events_rejected": marked.where("verdict = 'failed'"),
-            "blocks": tables.blocks(marked),
-            "commits": tables.commits(marked),
-            "gossip_dag": tables.gossip_dag(marked),
-            "deployments": tables.deployments(kept),
-            "deployment_measures": tables.deployment_measures(tables.deployments(kept)),
+            "deployments": history,
+            "deployment_measures": tables.deployment_measures(history),
         }
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for held in pool.map(partial(_held, spark, warehouse, manifests), wanted, wanted.values()):
                 steps += held
-    finally:
-        fold.unpersist()
-    steps.append(Step("consumer_lag", "not_checked", "it says how things stood, which no log keeps"))
+    steps.append(Step("consumer_lag", "not_checked", "no log keeps how far consumers had read at that time"))
     return steps
 
 
 def _looked_across(
-    spark: SparkSession, fold: DataFrame, source: str, manifests: list[Manifest]
+    spark: SparkSession, rows: DataFrame, paths: dict[str, Path], source: str, manifests: list[Manifest]
 ) -> tuple[DataFrame, Step]:
-    """The fold with what only shows between blocks marked in it, as ingest marks it."""
+    """Return the rows with what only shows between blocks marked in them, as ingest marks it."""
     if manifests[-1].mode == "off":
-        return fold, Step(ACROSS, "not_checked", "the tables were made without looking")
-    noted = fold.select("topic", "notes", "position", "leaf_index").where("notes is not null").toArrow()
-    bad = condemn(lambda: fold, Ledgers(find_repository(Path(source))), Standing().add(noted), Offset())
+        return rows, Step(ACROSS, "not_checked", "the tables were made without looking")
+    noted = noted_in(path for name in NOTED for path in sorted(paths[name].glob("*.parquet")))
+    bad = condemn(lambda: rows, Ledgers(find_repository(Path(source))), Standing().add(noted), Offset())
     if not bad:
-        return fold, Step(
+        return rows, Step(
             ACROSS, "passed", f"{noted.num_rows} envelopes: none repeats or lacks an earlier one"
         )
     if not any(each.mode == "quarantine" for each in manifests):
-        return fold, Step(ACROSS, "failed", str(bad[0].refusal().detail))
-    return marked_failed(spark, fold, bad), Step(ACROSS, "passed", f"{len(bad)} envelopes are put aside")
+        return rows, Step(ACROSS, "failed", str(bad[0].refusal().detail))
+    return marked_failed(spark, rows, bad), Step(ACROSS, "passed", f"{len(bad)} envelopes are put aside")
 
 
 def _held(
@@ -228,9 +229,7 @@ def _compare(name: str, stored: DataFrame, expected: DataFrame) -> Step:
     """Both sides counted together: a row that is not on both sides as often does not come out even."""
     from pyspark.sql import functions as F
 
-    from ropewalk.pipeline.tables.tables import comparable
-
-    have, want = comparable(stored), comparable(expected.select(*stored.columns))
+    have, want = stored, expected.select(*stored.columns)
     if name == "events_rejected":  # damage that keeps a log from being read on has no place in it
         have, want = have.where("position >= 0"), want.where("position >= 0")
     both = have.withColumn("_side", F.lit(1)).unionByName(want.withColumn("_side", F.lit(-1)))
@@ -261,27 +260,22 @@ def _name(row: dict[str, Any]) -> str:
     return "row " + ", ".join(f"{key} {row[key]}" for key in wanted if row.get(key) is not None)
 
 
-def _roots(manifests: list[Manifest], fold: DataFrame) -> Step:
-    """The root of every recorded range, from the log as it is now."""
-    columns = ("engine", "topic", "position", "leaf_index", "content_id")
-    table = fold.select(*columns).where("position >= 0").toArrow()
-    rows: dict[LogName, list[tuple[int, int, str | None]]] = {}
-    for engine, topic, position, leaf, content in zip(
-        *(table.column(name).to_pylist() for name in columns), strict=True
-    ):
-        rows.setdefault(LogName(engine, topic), []).append((position, -1 if leaf is None else leaf, content))
-    for found in rows.values():
-        found.sort(key=lambda row: row[:2])
+def _roots(manifests: list[Manifest], staged: list[Staged]) -> Step:
+    """Compare the root of every recorded range with the log as it is now."""
     count = 0
     for manifest in manifests:
+        start, end = manifest.start, manifest.end
+        mine = [
+            each for each in staged if start.at(each.log).position <= each.start < end.at(each.log).position
+        ]
+        logs, _ = join_ranges(mine, start)
+        roots = {(log["engine"], log["topic"]): log["root"] for log in logs}
         for log in manifest.logs:
-            name = LogName(log["engine"], log["topic"])
-            inside = [content for at, _, content in rows.get(name, ()) if log["start"] <= at < log["end"]]
-            if content_root(inside) != log["root"]:
+            if roots.get((log["engine"], log["topic"])) != log["root"]:
                 return Step(
                     "roots",
                     "failed",
-                    f"batch {manifest.number}: {name.engine} log {name.topic}, entries {log['start']} to "
+                    f"batch {manifest.number}: {log['engine']} log {log['topic']}, entries {log['start']} to "
                     f"{log['end'] - 1} have another root than was recorded",
                 )
             count += 1

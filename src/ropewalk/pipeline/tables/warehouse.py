@@ -38,7 +38,7 @@ REMADE = ("deployments", "deployment_measures", "consumer_lag")
 DELTA_LOG = "_delta_log"  # a folder inside a table's, where somebody asked for it
 HOME = "_ropewalk"
 BATCH = re.compile(r"batch(?:=([0-9]+)|-([0-9]+)\.parquet)", re.ASCII)
-VERSION = 2  # of manifests and the columns of tables
+VERSION = 3  # of manifests and the columns of tables
 CHUNK = 1 << 20
 
 
@@ -108,7 +108,12 @@ class Manifest:
         """Read what `to_bytes` wrote."""
         value: Any = jcs.parse_canonical(raw)
         if not isinstance(value, dict) or value.get("version") != VERSION:
-            raise Damaged("it is not ours, or of another version", reason="manifest")
+            version = value.get("version") if isinstance(value, dict) else None
+            raise Damaged(
+                f"version must be {VERSION}, got {version!r}",
+                reason="manifest",
+                advice="Tables of another version of ropewalk: run `ropewalk pipeline ingest` into a new folder.",
+            )
         number = int(value["number"])
         return cls(
             number,
@@ -388,12 +393,8 @@ class Warehouse:
 
 
 def write_plainly(spark: SparkSession) -> None:
-    """Let Spark write Parquet as every reader expects it: times in microseconds, a VARIANT as two binaries.
-
-    Left alone, Spark splits a VARIANT up by what the first rows hold, each file in its own way.
-    """
+    """Let Spark write times in microseconds, which every reader of Parquet knows."""
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    spark.conf.set("spark.sql.variant.inferShreddingSchema", "false")
 
 
 def _digest(path: Path) -> str:

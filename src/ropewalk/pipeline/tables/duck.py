@@ -1,0 +1,111 @@
+"""Answer SQL over the tables of a warehouse with DuckDB: no JVM, and nothing in reach but the tables' own files."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import Invalid, Unavailable
+from ropewalk.pipeline.launch.java import INSTALL_LINE
+from ropewalk.pipeline.tables.sql import NOTED, Answer, plain
+from ropewalk.pipeline.tables.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEMORY_LIMIT = "1GB"
+JSON_ADVICE = "Write payload->>'$.name' to read a member of a JSON column, or use --engine spark."
+_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_VARIANT_PATH = re.compile(r"\w\s*(?<!:):(?!:)\s*[\w\[`]")
+_MISSING = re.compile(r"Table with name (\S+) does not exist")
+
+
+def is_installed() -> bool:
+    """Return whether DuckDB can be imported."""
+    return importlib.util.find_spec("duckdb") is not None
+
+
+def needs_spark(query: str) -> bool:
+    """Return whether a query uses Spark's syntax for VARIANT members, which DuckDB reads as a column alias.
+
+    >>> needs_spark("SELECT payload:n::int FROM events"), needs_spark("SELECT n::int, 'a:b' FROM events")
+    (True, False)
+    """
+    return _VARIANT_PATH.search(_QUOTED.sub("''", query)) is not None
+
+
+def ask_duckdb(
+    warehouse: Warehouse,
+    query: str,
+    limit: int,
+    suggest: Callable[[str, Iterable[str]], str | None] = lambda _name, _names: None,
+) -> Answer:
+    """Return the answer to one SELECT over the tables; raise `Invalid` for anything else.
+
+    `suggest` may name the table that a misspelt name means.
+    """
+    if not is_installed():
+        raise Unavailable("DuckDB is not installed", name="duckdb", advice=f"Run: {INSTALL_LINE}")
+    import duckdb
+
+    if needs_spark(query):
+        raise Invalid("DuckDB does not know the syntax `column:member`", advice=JSON_ADVICE)
+    with duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT}) as connection:
+        names = _register(connection, warehouse)
+        try:
+            found = connection.execute(_only_select(connection, query))
+            columns = tuple(each[0] for each in found.description or ())
+            rows = found.fetchmany(limit)
+        except duckdb.Error as error:
+            raise _refusal(str(error), names, suggest) from error
+    return Answer(columns, tuple(tuple(map(plain, row)) for row in rows))
+
+
+def _register(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> list[str]:
+    """Make every table a view over the files that the manifests name, then lock everything else."""
+    current = warehouse.current_files(warehouse.manifests())
+    paths = {name: warehouse.paths(files) for name, files in current.items()}
+    paths |= {name: found for name in NOTED if (found := warehouse.noted(name))}
+    connection.execute("SET TimeZone = 'UTC'")
+    for name, found in paths.items():
+        files = ", ".join(_text(str(path)) for path in found)
+        source = f"read_parquet([{files}], hive_partitioning = false, union_by_name = true)"
+        connection.execute(f'CREATE VIEW "{name}" AS FROM {source}')  # both were checked to be plain names
+    allowed = ", ".join(_text(str(path)) for found in paths.values() for path in found)
+    for setting in (
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        f"allowed_paths = [{allowed}]",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
+    return list(paths)
+
+
+def _only_select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
+    """Return the statement, if it is one that only reads: the table files themselves may not be written either."""
+    import duckdb
+
+    statements = connection.extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise Invalid(
+            "the query must be one SELECT statement",
+            advice="The tables are changed by `pipeline ingest` only.",
+        )
+    return statements[0]
+
+
+def _refusal(text: str, names: list[str], suggest: Callable[[str, Iterable[str]], str | None]) -> Invalid:
+    tables = f"The tables are {', '.join(sorted(names)) or 'none yet'}."
+    missing = _MISSING.search(text)
+    if missing is not None:
+        advice = " ".join(filter(None, (suggest(missing[1], names), tables)))
+        return Invalid(f"there is no table {missing[1]!r}", name=missing[1], advice=advice)
+    return Invalid(text.splitlines()[0][:300], advice=tables)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

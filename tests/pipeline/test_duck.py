@@ -1,0 +1,128 @@
+"""SQL with DuckDB: the same tables as Spark sees, nothing else in reach, and no JVM."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ropewalk.cli.common.suggest import did_you_mean
+from ropewalk.errors import Invalid, Unverified
+from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark
+from ropewalk.pipeline.tables.warehouse import Warehouse
+from tests.pipeline.test_delta import write
+from tests.unit.cli.conftest import Answer, living_in
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Warehouse:
+    made = Warehouse(tmp_path / "tables")
+    with made.writing():
+        write(made, 2, "events", "deployments")
+        write(made, 1, "events", "deployments")
+    return made
+
+
+def test_duckdb_reads_only_files_of_the_manifests(store: Warehouse):
+    extra = store.path / "events" / "batch=1" / "extra.parquet"
+    extra.write_bytes(next((store.path / "events").rglob("part*.parquet")).read_bytes())
+    assert ask_duckdb(store, "SELECT count(*) AS n FROM events", 1).to_json() == {
+        "columns": ["n"],
+        "rows": [[3]],
+    }
+    answer = ask_duckdb(store, "SELECT n, time FROM events ORDER BY n", 2)
+    assert answer.rows[0] == (0, "2024-11-01T12:00:00+00:00") and len(answer.rows) == 2
+    with pytest.raises(Invalid, match="disabled by configuration"):
+        ask_duckdb(store, f"SELECT * FROM read_parquet('{extra}')", 1)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM read_text('{secret}')",
+        "SELECT * FROM '{secret}'",
+        "SELECT * FROM read_csv('https://127.0.0.1:1/x')",
+        "COPY (SELECT 1) TO '{secret}'",
+        "COPY (SELECT 1 AS n) TO '{table}' (FORMAT parquet)",
+        "EXPLAIN ANALYZE COPY (SELECT 1 AS n) TO '{table}' (FORMAT parquet)",
+        "ATTACH '{secret}'",
+        "INSTALL httpfs",
+        "LOAD json",
+        "SET enable_external_access = true",
+        "DROP VIEW events",
+        "SELECT 1; SELECT 2",
+        "",
+    ],
+)
+def test_duckdb_reaches_nothing_else(store: Warehouse, query: str):
+    secret = store.path.parent / "secret"
+    secret.write_text("s3cret")
+    before = {path: path.read_bytes() for path in store.path.rglob("*.parquet")}
+    table = next(iter(before))
+    with pytest.raises(Invalid) as caught:
+        ask_duckdb(store, query.format(secret=secret, table=table), 1)
+    assert "s3cret" not in caught.value.detail and len(caught.value.detail) <= 300
+    assert secret.read_text() == "s3cret" and before == {path: path.read_bytes() for path in before}
+
+
+def test_duckdb_names_the_misspelt_table(store: Warehouse):
+    with pytest.raises(Invalid) as caught:
+        ask_duckdb(store, "SELECT * FROM evnts", 1, did_you_mean)
+    assert caught.value.detail == "there is no table 'evnts'"
+    assert caught.value.advice_now == "Did you mean events? The tables are deployments, events."
+
+
+def test_duckdb_refuses_a_poisoned_manifest(store: Warehouse, tmp_path: Path):
+    path = sorted(store.batches.glob("*.json"))[0]
+    path.write_bytes(path.read_bytes().replace(b"events/batch=1/", b"events/batch=9/"))
+    with pytest.raises(Unverified):
+        ask_duckdb(store, "SELECT 1", 1)
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("SELECT payload:n FROM events", True),
+        ("SELECT payload : n :: int FROM events", True),
+        ("SELECT n::int FROM events WHERE t = 'a:b' -- c:d", False),
+        ("SELECT {{'a': 1}}, \"x:y\" /* p:q */ FROM events", False),
+    ],
+)
+def test_variant_paths_are_left_to_spark(store: Warehouse, query: str, wanted: bool):
+    assert needs_spark(query) is wanted
+    if wanted:
+        with pytest.raises(Invalid, match="column:member"):
+            ask_duckdb(store, query, 1)
+
+
+def test_sql_command_writes_json_csv_and_parquet(store: Warehouse, tmp_path: Path):
+    ropewalk = living_in(tmp_path)
+
+    def run(*arguments: str) -> Answer:
+        return ropewalk("pipeline", "sql", "--warehouse", str(store.path), query, *arguments)
+
+    query = "SELECT n, [n] AS ns FROM events ORDER BY n DESC"
+    assert run("--json").json == {
+        "columns": ["n", "ns"],
+        "rows": [[1, [1]], [0, [0]], [0, [0]]],
+    }
+    assert run("--format", "csv", "--limit", "1").text == "n,ns\n1,[1]\n"
+    target = tmp_path / "answer.parquet"
+    run("--format", "parquet", "-o", str(target))
+    assert pq.read_table(io.BytesIO(target.read_bytes())).column("n").to_pylist() == [1, 0, 0]
+    assert run("--format", "parquet").code == 2
+
+
+def test_payload_text_is_read_by_duckdb(tmp_path: Path):
+    store = Warehouse(tmp_path / "tables")
+    with store.writing():
+        made = write(store, 1, "events")
+        path = store.path / made.files["events"][0].name
+        table: Any = pa.table({"payload": ['{"build":7,"service":"web"}']})
+        pq.write_table(table, path)
+    answer = ask_duckdb(store, "SELECT payload->>'$.service', (payload->>'build')::int FROM events", 1)
+    assert answer.rows == (("web", 7),)
