@@ -15,7 +15,7 @@ from ropewalk.pipeline.tables.warehouse import Warehouse
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY_LIMIT = "1GB"
+MEMORY_BYTES_MAX = 1 << 30
 JSON_ADVICE = "Write payload->>'$.name' to read a member of a JSON column, or use --engine spark."
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _VARIANT_PATH = re.compile(r"\w\s*(?<!:):(?!:)\s*[\w\[`]")
@@ -52,7 +52,7 @@ def ask_duckdb(
 
     if needs_spark(query):
         raise Invalid("DuckDB does not know the syntax `column:member`", advice=JSON_ADVICE)
-    with duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT}) as connection:
+    with duckdb.connect(":memory:", config={"memory_limit": f"{MEMORY_BYTES_MAX}B"}) as connection:
         names = _register(connection, warehouse)
         try:
             found = connection.execute(_only_select(connection, query))
