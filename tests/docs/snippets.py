@@ -53,9 +53,9 @@ DISGUISED = {
 FENCE = re.compile(r"^(?P<indent>\s*)(?P<ticks>`{3,}|~{3,})\s*(?P<kind>[\w-]*)")
 NOT_RUN = re.compile(r"<!--\s*not run\b:?(?P<reason>.*?)-->", re.DOTALL)
 EXITS = re.compile(r"\s+# exits (?P<code>\d+)$")
-# Installing and building belong to `make`, and nothing here may reach the network.
+# Installing and building belong to `make`, and nothing here may reach the network: $API is a server of the page.
 OUTWARD = re.compile(
-    r"^(make\b|(python3? -m )?pip3? install\b|pipx\b|uv\b|curl\b|wget\b|apt\b|apt-get\b|brew\b|npm\b|npx\b"
+    r"^(make\b|(python3? -m )?pip3? install\b|pipx\b|uv\b|curl\b(?!.*\$API/)|wget\b|apt\b|apt-get\b|brew\b|npm\b|npx\b"
     r"|git (clone|fetch|push|pull|ls-remote)\b.*(https?://|ssh://|git://|git@))"
 )
 

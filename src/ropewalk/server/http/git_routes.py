@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, post, put
 from litestar.background_tasks import BackgroundTask
-from litestar.params import QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from ropewalk.errors import SPELLINGS, Invalid, InvalidEnvelope, NotFound, RopewalkError
 from ropewalk.gitlog.consumers.consumers import cursor_status, cursors, reset_cursor, set_cursor
@@ -82,14 +82,14 @@ def _spelled(layout: Layout, outcome: Any) -> Any:
 
 
 @post("/shiplog/{ns:str}/events", status_code=201)
-async def append_events(request: Asked, ns: str) -> Response[models.Receipt]:
+async def append_events(request: Asked, ns: FromPath[str]) -> Response[models.Receipt]:
     """Append an event, or an array of events, to a namespace. The answer comes when they are on disk."""
     return await _append(request, SHIPLOG, ns, {"ns": ns})
 
 
 @get("/shiplog/{ns:str}/events")
 async def read_events(
-    request: Asked, ns: str, since: Since = None, limit: Limit = LIMIT_DEFAULT
+    request: Asked, ns: FromPath[str], since: Since = None, limit: Limit = LIMIT_DEFAULT
 ) -> Response[models.EventPage]:
     """Read a page of events in order."""
     node = node_of(request)
@@ -110,7 +110,7 @@ def _page(request: Asked, page: EventPage, topic: str) -> Response[Any]:
 
 
 @get("/shiplog/{ns:str}/events/{ulid:str}")
-async def show_event(request: Asked, ns: str, ulid: str) -> Response[models.ShownEvent]:
+async def show_event(request: Asked, ns: FromPath[str], ulid: FromPath[str]) -> Response[models.ShownEvent]:
     """Show one event with its trailer, author and note."""
     node = node_of(request)
     identity_of(request).require("read", f"shiplog/{ns}")
@@ -145,7 +145,9 @@ async def show_event(request: Asked, ns: str, ulid: str) -> Response[models.Show
 
 
 @get("/shiplog/tail")
-async def tail_events(request: Asked, ns: list[str], limit_per_ns: int = 10) -> Response[models.Tail]:
+async def tail_events(
+    request: Asked, ns: FromQuery[list[str]], limit_per_ns: FromQuery[int] = 10
+) -> Response[models.Tail]:
     """Read the newest events of several namespaces, one of each in turn."""
     node = node_of(request)
     if len(ns) > NAMESPACES_MAX or not 1 <= limit_per_ns <= 512:
@@ -160,7 +162,7 @@ async def tail_events(request: Asked, ns: list[str], limit_per_ns: int = 10) -> 
 
 
 @post("/messages", status_code=201)
-async def publish_message(request: Asked, topic: str) -> Response[models.MessageReceipt]:
+async def publish_message(request: Asked, topic: FromQuery[str]) -> Response[models.MessageReceipt]:
     """Publish a message, or an array of messages, to a topic."""
     try:
         return await _append(request, MESSAGES, topic, {"topic": topic})
@@ -171,7 +173,7 @@ async def publish_message(request: Asked, topic: str) -> Response[models.Message
 @get("/messages")
 async def read_messages(
     request: Asked,
-    topic: str,
+    topic: FromQuery[str],
     since_ulid: Since = None,
     limit: Limit = LIMIT_DEFAULT,
     group: Annotated[
@@ -225,7 +227,7 @@ LogName = Annotated[str, QueryParameter(description="The log: shiplog/NS or mess
 
 
 @get("/consumers/{group:str}")
-async def show_consumer(request: Asked, group: str, log: LogName) -> Response[models.Consumer]:
+async def show_consumer(request: Asked, group: FromPath[str], log: LogName) -> Response[models.Consumer]:
     """Show where a consumer group is in a log."""
     node = node_of(request)
     identity_of(request).require("read", log)
@@ -241,7 +243,7 @@ async def show_consumer(request: Asked, group: str, log: LogName) -> Response[mo
 
 
 @put("/consumers/{group:str}")
-async def set_consumer(request: Asked, group: str, log: LogName) -> Response[models.Checkpoint]:
+async def set_consumer(request: Asked, group: FromPath[str], log: LogName) -> Response[models.Checkpoint]:
     """Set a checkpoint to `{"ulid"}` or `{"commit"}`. Going back needs the right admin."""
     node, identity = node_of(request), identity_of(request)
     identity.require("checkpoint", log)
@@ -258,7 +260,7 @@ async def set_consumer(request: Asked, group: str, log: LogName) -> Response[mod
 
 
 @delete("/consumers/{group:str}", status_code=200)
-async def delete_consumer(request: Asked, group: str, log: LogName) -> Response[models.Checkpoint]:
+async def delete_consumer(request: Asked, group: FromPath[str], log: LogName) -> Response[models.Checkpoint]:
     """Delete a checkpoint: the group begins anew. Needs the right admin, or a server on loopback."""
     node, identity = node_of(request), identity_of(request)
     identity.require("admin" if node.auth.required else "checkpoint", log)

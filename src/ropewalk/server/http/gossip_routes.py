@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 from litestar import Response, Router, get, post
-from litestar.params import QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from ropewalk.errors import Invalid, InvalidName, NotFound
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
@@ -50,9 +50,9 @@ async def list_topics(request: Asked) -> Response[models.GossipTopics]:
 @get("/gossip/{topic:str}/messages")
 async def read_gossip(
     request: Asked,
-    topic: str,
+    topic: FromPath[str],
     after: Annotated[str | None, QueryParameter(description="The cursor `next_after` of a page.")] = None,
-    limit: int = LIMIT_DEFAULT,
+    limit: FromQuery[int] = LIMIT_DEFAULT,
 ) -> Response[models.GossipPage]:
     """Read messages in the order in which they arrived here: a page never skips a late one."""
     identity_of(request).require("read", f"gossip/{topic}")
@@ -67,7 +67,7 @@ async def read_gossip(
 
 
 @post("/gossip/{topic:str}/messages", status_code=201)
-async def append_gossip(request: Asked, topic: str) -> Response[models.GossipReceipt]:
+async def append_gossip(request: Asked, topic: FromPath[str]) -> Response[models.GossipReceipt]:
     """Sign a payload with a key of the server and put it on top of all heads: `{"payload", "key"}`."""
     node = node_of(request)
     identity_of(request).require("append", f"gossip/{topic}")
@@ -97,7 +97,7 @@ def _append(node: Node, topic: str, payload: Any, key: str) -> dict[str, Any]:
 
 
 @get("/gossip/{topic:str}/heads")
-async def show_heads(request: Asked, topic: str) -> Response[models.GossipHeads]:
+async def show_heads(request: Asked, topic: FromPath[str]) -> Response[models.GossipHeads]:
     """Show the messages without children, and the clock that the next one gets."""
     identity_of(request).require("read", f"gossip/{topic}")
 

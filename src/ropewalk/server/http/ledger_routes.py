@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from litestar import Response, Router, get, post
-from litestar.params import QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Stream
 
 from ropewalk.errors import Conflict, InvalidDigest, NotFound, RangeExceeded, RopewalkError
@@ -57,7 +57,7 @@ async def list_channels(request: Asked) -> Response[models.Channels]:
 
 
 @get("/channels/{channel:str}")
-async def show_channel(request: Asked, channel: str) -> Response[models.ChannelFacts]:
+async def show_channel(request: Asked, channel: FromPath[str]) -> Response[models.ChannelFacts]:
     """Show a channel: head, key, policy and counts."""
     node = _reader(request, channel)
 
@@ -82,7 +82,7 @@ async def show_channel(request: Asked, channel: str) -> Response[models.ChannelF
 
 @get("/channels/{channel:str}/blocks")
 async def read_blocks(
-    request: Asked, channel: str, start: From = 0, end: To = None
+    request: Asked, channel: FromPath[str], start: From = 0, end: To = None
 ) -> Response[models.Blocks]:
     """Read blocks with their envelopes, oldest first; `next_from` continues behind them."""
     node = _reader(request, channel)
@@ -115,7 +115,7 @@ def _block_bytes(height: int, block: Block) -> bytes:
 
 
 @post("/channels/{channel:str}/envelopes", status_code=201)
-async def append_envelopes(request: Asked, channel: str) -> Response[models.EnvelopeReceipt]:
+async def append_envelopes(request: Asked, channel: FromPath[str]) -> Response[models.EnvelopeReceipt]:
     """Append an envelope, or an array of them, as JSON or CBOR. The answer comes when the block is on disk."""
     node = node_of(request)
     identity_of(request).require("append", f"ledger/{channel}")
@@ -148,7 +148,9 @@ def _envelopes(raw: bytes, is_cbor: bool) -> tuple[Sequence[bytes], bool]:
 
 
 @get("/channels/{channel:str}/envelopes/{envelope_id:str}")
-async def show_envelope(request: Asked, channel: str, envelope_id: str) -> Response[dict[str, Any]]:
+async def show_envelope(
+    request: Asked, channel: FromPath[str], envelope_id: FromPath[str]
+) -> Response[dict[str, Any]]:
     """Return one envelope, its exact canonical bytes."""
     node = _reader(request, channel)
     known = not_modified(request, envelope_id, immutable=True)
@@ -157,7 +159,9 @@ async def show_envelope(request: Asked, channel: str, envelope_id: str) -> Respo
 
 
 @get("/channels/{channel:str}/envelopes/{envelope_id:str}/proof")
-async def prove_envelope(request: Asked, channel: str, envelope_id: str) -> Response[dict[str, Any]]:
+async def prove_envelope(
+    request: Asked, channel: FromPath[str], envelope_id: FromPath[str]
+) -> Response[dict[str, Any]]:
     """Return the proof that an envelope is in its block: the file that `ledger prove` writes."""
     node = _reader(request, channel)
     return reply(
@@ -166,7 +170,7 @@ async def prove_envelope(request: Asked, channel: str, envelope_id: str) -> Resp
 
 
 @get("/channels/{channel:str}/trust")
-async def show_trust(request: Asked, channel: str) -> Response[dict[str, Any]]:
+async def show_trust(request: Asked, channel: FromPath[str]) -> Response[dict[str, Any]]:
     """Return the trust file of a channel: what a verifier must believe."""
     node = _reader(request, channel)
     trust = await node.read(channel_trust, node.place.home, channel)
@@ -174,7 +178,9 @@ async def show_trust(request: Asked, channel: str) -> Response[dict[str, Any]]:
 
 
 @get("/channels/{channel:str}/checkpoint", media_type="text/plain")
-async def show_checkpoint(request: Asked, channel: str, host: str = "localhost") -> Response[str]:
+async def show_checkpoint(
+    request: Asked, channel: FromPath[str], host: FromQuery[str] = "localhost"
+) -> Response[str]:
     """Return the signed head over the headers, a C2SP note."""
     node = _reader(request, channel)
 
@@ -189,7 +195,7 @@ async def show_checkpoint(request: Asked, channel: str, host: str = "localhost")
 
 
 @get("/channels/{channel:str}/bundle", media_type="application/zstd")
-async def export_range(request: Asked, channel: str, start: From = 0, end: To = None) -> Stream:
+async def export_range(request: Asked, channel: FromPath[str], start: From = 0, end: To = None) -> Stream:
     """Stream a bundle of blocks: the file that `bundle export` writes."""
     node = _reader(request, channel)
     folder = node.place.home / "server" / "bundles"

@@ -1,0 +1,52 @@
+"""The HTTP reference is what the routes say, and the examples of the server are well-formed."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+
+from ropewalk.server.metrics import Metrics
+from tests.waiting import LIMIT_S
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "http.md"
+EXAMPLES = ROOT / "examples"
+
+
+def test_http_reference_is_up_to_date():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate_http.py", "--check"], timeout=LIMIT_S)
+    assert done.returncode == 0, "run python docs/generate_http.py"
+    assert "`POST /api/v1/shiplog/{ns}/events`" in PAGE.read_text(encoding="utf-8")
+
+
+def test_compose_and_dockerfile_agree():
+    compose = yaml.safe_load((EXAMPLES / "serve" / "compose.yaml").read_text())
+    docker = (EXAMPLES / "serve" / "Dockerfile").read_text()
+    (port,) = compose["services"]["ropewalk"]["ports"]
+    assert f"EXPOSE {port.rpartition(':')[2]}" in docker
+    assert "--auth" in docker and re.search(r"^USER (?!root)", docker, re.MULTILINE)
+
+
+def test_systemd_unit_waits_for_readiness():
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string((EXAMPLES / "serve" / "ropewalk.service").read_text())
+    assert unit["Service"]["Type"] == "notify" and unit["Service"]["KillSignal"] == "SIGTERM"
+
+
+def test_dashboard_shows_metrics_that_exist():
+    names = {
+        sample.name.removesuffix("_created")
+        for metric in Metrics().registry.collect()
+        for sample in metric.samples
+    } | {metric.name for metric in Metrics().registry.collect()}
+    board = json.loads((EXAMPLES / "grafana" / "ropewalk.json").read_text())
+    shown = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    for name in re.findall(r"ropewalk_[a-z_]+", " ".join(shown)):
+        assert re.sub(r"_(total|bucket)$", "", name) in names, name
