@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ LIBRARIES = {
     "websockets": ("websockets", "talking to gossip peers"),
     "zstandard": ("zstandard", "bundles"),
 }
+DESCRIPTORS_MIN = 1_024
+STALE_LOCK_S = 600.0  # git holds a lock for milliseconds
 FREE_BYTES_MIN = 256 << 20  # report less before a write fails
 
 
@@ -145,8 +148,63 @@ def _repository() -> Iterator[Step]:
     policy = policy_file(place)
     if os.path.lexists(policy):
         yield _attempt("policy", lambda: _look_at_policy(policy))
+    yield _descriptors()
+    yield from _stale_locks(place)
+    yield from _unfetched(place)
     yield from _channels(place.home)
     yield from _versions(place.home)
+
+
+def _descriptors() -> Step:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft >= DESCRIPTORS_MIN or soft == resource.RLIM_INFINITY
+    text = (
+        f"{soft:,} files may be open"
+        if enough
+        else f"only {soft} files may be open; raise it: ulimit -n 4096"
+    )
+    return Step("descriptors", "passed" if enough else "failed", text)
+
+
+def _stale_locks(place: RepositoryPaths) -> Iterator[Step]:
+    """Report locks of git that are older than any running command would need."""
+    now = time.time()
+    found = [place.git_dir / "packed-refs.lock", *(place.git_dir / "refs").rglob("*.lock")]
+    for lock in found:
+        with suppress(FileNotFoundError):
+            age_s = now - lock.stat().st_mtime
+            if age_s > STALE_LOCK_S:
+                text = f"{lock} is {age_s / 60:.0f} minutes old; if no git command is running, remove it"
+                yield Step("lock", "failed", text)
+
+
+def _unfetched(place: RepositoryPaths) -> Iterator[Step]:
+    """Report remotes whose logs were never fetched, and logs that were fetched and not merged."""
+    from ropewalk.gitlog.sharing.remotes import configured, remotes, tracking_prefix
+    from ropewalk.gitlog.store.object_store import GitStore
+
+    try:
+        store, known = GitStore(place), remotes(place.git_dir)
+    except RopewalkError:  # reported as a fault of the repository, or of git
+        return
+    for remote in known:
+        if not configured(place.git_dir, remote):
+            text = f"the logs of {remote} were never fetched; `ropewalk pull {remote}` fetches them"
+            yield Step("remote", "not_checked", text)
+        prefix = tracking_prefix(remote)
+        new = [
+            ref
+            for ref in store.head_names(prefix)
+            if ref.endswith("/head") and store.head(f"refs/{ref.removeprefix(prefix)}") is None
+        ]
+        if new:
+            yield Step(
+                "remote",
+                "not_checked",
+                f"{len(new)} logs of {remote} are not here yet: `ropewalk pull {remote}`",
+            )
 
 
 def _look_at_policy(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -82,12 +83,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "pipeline",
         "Load logs into tables on Spark, and verify them.",
     ),
+    "explain": ("ropewalk.cli.explain", "explain", "Explain an error code or an exit code."),
+    "completion": ("ropewalk.cli.completion", "completion", "Print the completion script of a shell."),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),
     "demo": ("ropewalk.cli.demo", "demo", "Run the main job on sample data, end to end."),
 }
 
 SECTIONS = {
-    "Start": ("init", "demo", "doctor"),
+    "Start": ("init", "demo", "doctor", "explain", "completion"),
     "Logs in git": ("shiplog", "messages", "consumer", "mirror", "bridge", "heads", "pointer"),
     "Team": ("clone", "pull", "push", "hook"),
     "Ledger": ("ledger", "bundle", "witness"),
@@ -135,6 +138,8 @@ def run(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except RopewalkError as error:
+        if session.debug:
+            traceback.print_exc()
         return fail(error, as_json=session.json)
     except (KeyboardInterrupt, click.Abort):
         say("interrupted")
@@ -150,10 +155,12 @@ def run(arguments: Sequence[str]) -> int:
             drop_output(sys.stdout)
         return code
     except Exception as error:
+        if session.debug:
+            traceback.print_exc()
         if os.environ.get("ROPEWALK_DEBUG"):
             raise
         unforeseen = RopewalkError(
             f"{type(error).__name__}: {error}",
-            advice="This is a defect of ropewalk; run again with ROPEWALK_DEBUG=1 and report the trace.",
+            advice="This is a defect of ropewalk; run again with --debug and report the traceback.",
         )
         return fail(unforeseen, as_json=session.json)

@@ -90,7 +90,8 @@ def log(ropewalk: Ropewalk, new_log: Path, tmp_path: Path) -> Ropewalk:
     """The command in a repository of its own, which need not be named."""
     move_in(new_log, tmp_path)
 
-    def run(*arguments: str, **more: Any) -> Answer:
-        return ropewalk(*arguments, env={"ROPEWALK_REPO": str(tmp_path / "log.git")}, **more)
+    def run(*arguments: str, env_more: dict[str, str] | None = None, **more: Any) -> Answer:
+        env = {"ROPEWALK_REPO": str(tmp_path / "log.git"), **(env_more or {})}
+        return ropewalk(*arguments, env=env, **more)
 
     return run

@@ -205,7 +205,7 @@ def test_run_drops_secret_output_keeps_exit_code(
         ran = log("shiplog", "run", "--ns", "deploy", "--", "sh", "-c", script + str(code))
         assert ran.code == code
         said = ran.err.splitlines()
-        assert said[0].startswith("ok  commit=")
+        assert said[0].startswith("recorded  success" if code == 0 else "recorded  failed with exit code 9")
         assert said[1] == (
             "the command was recorded, but its output was NOT kept: it holds what looks like a github-token at line 1"
         )

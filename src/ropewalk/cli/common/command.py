@@ -44,6 +44,7 @@ class Session:
 
     repo: Path | None = None
     json: bool = False
+    debug: bool = False
 
 
 def session() -> Session:
@@ -63,6 +64,11 @@ def _set_repo(ctx: click.Context, _param: click.Parameter, value: str | None) ->
         ctx.find_root().ensure_object(Session).repo = Path(value)
 
 
+def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().ensure_object(Session).debug = True
+
+
 def _shared_options() -> list[click.Parameter]:
     return [
         click.Option(
@@ -79,6 +85,13 @@ def _shared_options() -> list[click.Parameter]:
             callback=_set_json,
             help="Print the result as one JSON object.",
         ),
+        click.Option(
+            ["--debug"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_debug,
+            help="Print a traceback with every error.",
+        ),
     ]
 
 
@@ -94,6 +107,18 @@ def _name_value(param: click.Parameter) -> None:
         param.metavar = max(param.opts, key=len).lstrip("-").upper()
 
 
+def _complete(param: click.Parameter) -> None:
+    """Complete values of options that name a log, a channel or a consumer group."""
+    if isinstance(param, click.Option) and {"--ns", "--topic", "--channel", "--group"} & set(param.opts):
+
+        def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+            from ropewalk.cli.common.complete_values import complete_value
+
+            return complete_value(ctx, param, incomplete)
+
+        param._custom_shell_complete = complete
+
+
 class Command(click.Command):
     """A click command that also takes `--json` and `--repo`."""
 
@@ -101,6 +126,7 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         for param in self.params:
             _name_value(param)
+            _complete(param)
         self.params.extend(_shared_options())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.common.command import say, session
@@ -126,14 +126,26 @@ def say_more(page: EventPage, count: int, how: str | None = None) -> None:
 
 
 def since_ms(text: str, now_ms: int) -> int:
-    """A moment in the past: `2d`, `3h`, `30m`, or a date.
+    """Parse a moment in the past: a span such as `2d`, `3h` or `30m`, `today`, `yesterday`, or a date.
 
     >>> since_ms("2h", 10_000_000)
     2800000
     """
     if match := re.fullmatch(r"(\d+)([smhdw])", text):
         return now_ms - int(match[1]) * UNITS_S[match[2]] * 1_000
+    days = {"today": 0, "yesterday": 1}.get(text)
     try:
+        if days is not None:
+            midnight = (
+                datetime.fromtimestamp(now_ms / 1_000)
+                .astimezone()
+                .replace(hour=0, minute=0, second=0, microsecond=0)
+            )
+            return int((midnight - timedelta(days=days)).timestamp() * 1_000)
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
     except ValueError as error:
-        raise Invalid(f"{text!r} is no span like 2d or 3h and no date", text=text) from error
+        raise Invalid(
+            f"--since must be a span such as 2d or 3h, today, yesterday or a date, got {text!r}",
+            text=text,
+            advice="Dates are written 2027-01-31 or 2027-01-31T12:00.",
+        ) from error

@@ -47,11 +47,19 @@ def show(name: str) -> None:
         emit(answer, plain)
 
 
-@click.command("ls", cls=Command, epilog="Examples:\n  ropewalk shiplog ls --since 2d\n")
+@click.command(
+    "ls",
+    cls=Command,
+    epilog="Examples:\n  ropewalk shiplog ls --since 2d\n  ropewalk shiplog ls --since yesterday --env prod\n",
+)
 @click.option("--ns", "namespaces", multiple=True, help="Show only this namespace; repeatable.")
 @click.option("--env", help="Show only events of this environment.")
-@click.option("--since", metavar="SPAN", help="Only newer ones: 2d, 3h, 30m, or a date.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+@click.option(
+    "--since", metavar="SPAN", help="Show only newer events: 2d, 3h, 30m, today, yesterday, or a date."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of events."
+)
 def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: int) -> None:
     """List recorded events, newest first."""
     from heapq import merge

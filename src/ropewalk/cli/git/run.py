@@ -14,6 +14,7 @@ import click
 
 from ropewalk.cli.common.command import Command, drop_output, emit_line, fail, say, session
 from ropewalk.cli.common.locations import sealing_key
+from ropewalk.cli.common.run_facts import scrub, work_tree_head
 from ropewalk.cli.common.signals import forwarded_signals
 from ropewalk.cli.git.appending import EventWriter, Recorded
 from ropewalk.cli.git.capture import run_command
@@ -78,6 +79,9 @@ def run(
     Exit with the exit code of CMD, like `time`. SIGTERM, SIGINT, SIGHUP and SIGQUIT are forwarded to CMD, and the
     result is recorded; a second signal kills CMD.
 
+    The record has the commit of the work tree (`repo_head`). Passwords and tokens in the arguments of CMD are replaced
+    by `[scrubbed]`, unless --allow-secret is given.
+
     The output is attached to the event as a git note, unless it seems to contain a secret. The event holds the digest
     of the note in `refs.log`: `verify` and `shiplog show` refuse a note that was replaced. Sealed output stays in the
     private store of this repository; its note is a pointer for `ropewalk pointer open`.
@@ -88,12 +92,16 @@ def run(
     if (keeping == "seal") != (key is not None):
         raise Usage("--output seal and --key NAME go together")
     argv = [_text(each) for each in command]
+    argv = argv if allow_secret else scrub(argv)
+    head = work_tree_head()  # of the code that is deployed, before the command may change it
     given = {name: _text(value) for name, value in fields.items() if value}
     with opened() as log:  # before the command runs, to fail early if it cannot be recorded
         log.allow_secrets = allow_secret
         note = _note(log, key)
         started_ms = log.now_ms()
-        _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=b""))
+        _refuse_early(
+            log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=b"", repo_head=head)
+        )
         writer = EventWriter(log, SHIPLOG, ns, "namespace")
         with forwarded_signals() as forwarder:  # until the record is written: every run is recorded
             sink = sys.stderr.buffer if session().json else sys.stdout.buffer
@@ -101,7 +109,15 @@ def run(
             ended_ms = log.now_ms()
             attached, withheld = _make_note(output, keeping, note, allow_secret=allow_secret)
             draft = _draft(
-                log, argv, given, code, started_ms, ended_ms, attached=attached, signals=forwarder.received
+                log,
+                argv,
+                given,
+                code,
+                started_ms,
+                ended_ms,
+                attached=attached,
+                repo_head=head,
+                signals=forwarder.received,
             )
             try:
                 recorded = writer.write_one(draft)
@@ -131,7 +147,8 @@ def _answer(
     if session().json:
         emit_line({**recorded.to_json("ns"), "exit_code": code, "log_attached": kept})
     else:
-        say(receipt_line(recorded.receipt))
+        outcome = "success" if code == 0 else f"failed with exit code {code}"
+        say(f"recorded  {outcome}  {receipt_line(recorded.receipt).removeprefix('ok  ')}")
     if signals:
         say(f"the command got {' and '.join(each.name for each in signals)} and ended with {code}")
     if withheld is not None:
@@ -207,6 +224,7 @@ def _draft(
     ended_ms: int,
     *,
     attached: bytes | None,
+    repo_head: str | None,
     signals: Sequence[signal.Signals] = (),
 ) -> Draft:
     from ropewalk.gitlog.core.envelope import Draft
@@ -227,7 +245,8 @@ def _draft(
     document: dict[str, Any] = {"type": f"deployment.{status}", "payload": {"run": ran, **given}}
     if attached is not None:
         document["refs"] = {LOG_REF: content_id(attached)}  # a note can be replaced, an event cannot
-    return Draft(document, _trailer(log, given, status, started_ms, ended_ms))
+    trailer = _trailer(log, given, status, started_ms, ended_ms)
+    return Draft(document, trailer if repo_head is None else {**trailer, "repo_head": repo_head})
 
 
 def _note(log: GitRepository, key: str | None) -> Note:
