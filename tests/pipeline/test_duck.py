@@ -126,3 +126,14 @@ def test_payload_text_is_read_by_duckdb(tmp_path: Path):
         pq.write_table(table, path)
     answer = ask_duckdb(store, "SELECT payload->>'$.service', (payload->>'build')::int FROM events", 1)
     assert answer.rows == (("web", 7),)
+
+
+def test_doctor_checks_versions_and_the_warehouse(store: Warehouse, tmp_path: Path):
+    ropewalk = living_in(tmp_path)
+    found = ropewalk("pipeline", "doctor", "--warehouse", str(store.path), "--json")
+    steps = {step["name"]: step["status"] for step in found.json["steps"]}
+    assert found.code == 0 and found.json["verdict"] == "passed"
+    assert {"pyspark", "duckdb", "java", "memory", "warehouse"} <= steps.keys()
+    next((store.path / "events").rglob("*.parquet")).unlink()
+    broken = ropewalk("pipeline", "doctor", "--warehouse", str(store.path))
+    assert broken.code == 7 and "is missing" in broken.text

@@ -1,13 +1,10 @@
-"""The data pipeline: logs as rows that carry their proof, and Spark jobs that refuse a log that does not verify.
+"""The data pipeline: verified logs as rows and tables, in Spark, DuckDB, Arrow, pandas and Polars.
 
-rows, schemas, offsets     pure: an entry as a row, the types of columns, how far a reader has got
-gitlogs, ledgers, gossips  how each engine's logs are measured, cut into ranges and read
-query, frames              what a read asks for; Arrow, pandas and Polars without a JVM
-launch, source             Java and Spark; the data source "ropewalk", batch and stream
-ingest, verify, ...        one file, one job
-warehouse, delta           what was written, from where, with which root; the same for readers of Delta
-across                     what only shows between ranges of a ledger
-report, plots              one page for people
+source/   rows, columns and offsets; readers of each engine's logs; the Spark data source "ropewalk"
+tables/   staging by the workers, the warehouse and its manifests, derived and typed tables, SQL, Delta
+jobs/     ingest, verify, replay, export, compact, health
+report/   the HTML report
+launch/   Java, the Spark session, packages for executors
 
 Only `launch`, `source` and the jobs import pyspark, on first use; everything else runs without a JVM.
 """
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING
 from ropewalk._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from ropewalk.pipeline.source.frames import read as read
     from ropewalk.pipeline.source.frames import to_arrow as to_arrow
     from ropewalk.pipeline.source.frames import to_pandas as to_pandas
     from ropewalk.pipeline.source.frames import to_polars as to_polars

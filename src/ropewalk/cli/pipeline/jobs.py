@@ -254,7 +254,7 @@ def compact(
     help="Count failures and policy mismatches in blocks sealed within this many seconds before now.",
 )
 @click.option(
-    "--trust", metavar="F", help="Judge evidence by this trust file; default: as each channel says."
+    "--trust", metavar="F", help="Judge evidence by this trust file; default: each channel's own settings."
 )
 @click.option(
     "--metrics", metavar="F", help="Also write Prometheus metrics into this file, whole or not at all."
@@ -318,7 +318,7 @@ def health(
             "invalid": sum(each.attestation_chain_valid is False for each in found),
         }
     if metrics == "-":
-        return  # nothing beside the data
+        return  # print the data only
     emit(
         {"health": [each.to_json() for each in found]},
         lambda: "\n".join(map(_health_line, found)) or "no channels",

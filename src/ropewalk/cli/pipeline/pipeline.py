@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import MARKS, Group, emit, emit_line, say, session, write_output
+from ropewalk.cli.common.command import Group, emit, emit_line, say, session, write_output
+from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
     now_ms,
+    progress_line,
     recorded,
     recorded_source,
     source_of,
@@ -20,7 +23,6 @@ from ropewalk.cli.pipeline.running import (
     spark_session,
     warehouse_option,
 )
-from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
@@ -41,15 +43,16 @@ FAILED = 5
         name: ("ropewalk.cli.pipeline.jobs", name, text)
         for name, text in (
             ("replay", "Fold channels into states, verified in parallel."),
-            ("export", "Proof bundles, one a range of heights."),
-            ("compact", "Summaries of closed ranges; small files merged."),
-            ("health", "Ages of attestations, drift of policies."),
-            ("report", "One HTML page with plots, offline."),
+            ("export", "Write proof bundles, one per range of heights."),
+            ("compact", "Sign summaries of closed ranges and merge small files."),
+            ("health", "Measure ages of attestations and drift of policies."),
+            ("report", "Write an HTML report that works offline."),
         )
-    },
+    }
+    | {"doctor": ("ropewalk.cli.pipeline.doctor", "doctor", "Check Java, memory, versions and a warehouse.")},
 )
 def pipeline() -> None:
-    """Tables from logs, on Spark: every row proven, every table provable."""
+    """Write verified logs to tables with Spark, and query and verify the tables."""
 
 
 @pipeline.command(
@@ -65,14 +68,20 @@ def pipeline() -> None:
     type=click.Choice(["strict", "quarantine", "off"]),
     default="strict",
     show_default=True,
-    help="What happens to entries that do not verify: nothing is written, they are put aside, nobody looks.",
+    help="strict: refuse the batch; quarantine: write bad entries to events_rejected; off: verify nothing.",
 )
 @click.option("--group", metavar="G", help="Move this consumer group's checkpoints behind what was written.")
 @click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
 @click.option("--topics", metavar="A,B", help="Only these logs.")
-@click.option("--follow", is_flag=True, help="Keep running and take in what comes.")
+@click.option("--follow", is_flag=True, help="Keep running and ingest new entries as they are appended.")
 @click.option(
-    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs the extra delta."
+    "--typed", is_flag=True, help="Also keep one table per event type, events__<type>, from now on."
+)
+@click.option(
+    "--progress/--no-progress", default=None, help="Show rows and rows/s on stderr; default: on a terminal."
+)
+@click.option(
+    "--delta", is_flag=True, help="Keep Delta logs of the tables from now on; needs the extra delta."
 )
 @click.option(
     "--batch-rows",
@@ -91,12 +100,14 @@ def ingest(
     engine: str | None,
     topics: str | None,
     follow: bool,
+    typed: bool,
+    progress: bool | None,
     delta: bool,
     batch_rows: int,
     master: str,
     remote: str | None,
 ) -> None:
-    """Take what is new in the logs into tables, exactly once."""
+    """Write new log entries to tables, each exactly once."""
     from ropewalk.pipeline.jobs.ingest import Ingest
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
@@ -118,7 +129,9 @@ def ingest(
             engine=engine,
             topics=topics,
             rows_per_batch=batch_rows,
+            typed=typed,
             told=_teller(session().json) if follow else _tell_progress,
+            on_progress=progress_line("ingest", progress),
         )
         if follow:
             say(f"following into {store.path}; Ctrl-C ends it")
@@ -129,6 +142,8 @@ def ingest(
             return
         done = job.once()
         took = time.monotonic() - started
+        for table, count in sorted(job.misfits.items()):
+            say(f"{table}: {count} rows have a value of another type than its column; it is in `_rest`")
         facts |= {**done.to_json(), "rows_per_s": round((done.rows + done.rejected) / took, 1)}
     emit(
         {**done.to_json(), "warehouse": str(store.path)},
@@ -141,7 +156,7 @@ def _tell_progress(manifest: Manifest) -> None:
 
 
 def _teller(as_json: bool) -> Callable[[Manifest], None]:
-    """What to do with every batch while following. Spark calls from a thread of its own, which knows no session."""
+    """Return what to do with every batch while following."""
 
     def tell(manifest: Manifest) -> None:
         if as_json:
@@ -164,6 +179,7 @@ def _teller(as_json: bool) -> Callable[[Manifest], None]:
 @click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
 @click.option("--topics", metavar="A,B", help="Only these logs.")
 @click.option("--trust", metavar="F", help="Keys that may sign heads and anchors.")
+@allow_partly_option
 @spark_options
 @click.pass_context
 def verify(
@@ -175,12 +191,13 @@ def verify(
     engine: str | None,
     topics: str | None,
     trust: str | None,
+    allow_partly: bool,
     master: str,
     remote: str | None,
 ) -> None:
-    """Check whole logs in parallel, or the tables against the logs. Ends with 5 if anything fails."""
+    """Verify whole logs in parallel, or the tables against the logs. Exit 5 unless the verdict is `passed`."""
     from ropewalk.cli.common.note_keys import trusted_keys
-    from ropewalk.pipeline.jobs.verify import verify_logs
+    from ropewalk.pipeline.jobs.verify import LogsReport, verify_logs
     from ropewalk.pipeline.source.offsets import Offset
     from ropewalk.pipeline.tables.verify import verify_tables
     from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -188,6 +205,7 @@ def verify(
     store = Warehouse(warehouse)
     started = time.monotonic()
     with recorded(store, "verify") as facts, spark_session(master, remote) as spark:
+        report: LogsReport
         if of_tables:
             report = verify_tables(spark, store, source or session().repo)
         else:
@@ -204,35 +222,27 @@ def verify(
                 recorded=at if at.points else None,
             )
             _keep_verdicts(store, rows)
+        report = replace(report, allow_partly=allow_partly)
         facts |= {
             "ok": report.ok,
+            "verdict": report.report.verdict,
             "entries": sum(log.entries for log in report.logs),
             "seconds": round(time.monotonic() - started, 2),
             "failed": [step.to_json() for step in report.steps if step.status == "failed"],
         }
-    emit(report.to_json(), lambda: _report_text(report))
+    emit(report.to_json(), lambda: format_report(report.report))
     if not report.ok:
         ctx.exit(FAILED)
 
 
 def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
-    """One verdict row a range, as a table beside the others."""
+    """Write one verdict row per range to the table `verdicts`."""
     import pyarrow as pa
 
     from ropewalk.pipeline.source.schemas import VERDICT_COLUMNS, arrow_schema
 
     table = pa.Table.from_pylist(rows, arrow_schema(VERDICT_COLUMNS, VERDICT_COLUMNS))
     store.note("verdicts", f"verify-{now_ms()}", table)
-
-
-def _report_text(report: Any) -> str:
-    lines = [f"{MARKS[step.status]} {step.name:<24} {printable(step.detail)}" for step in report.steps]
-    lines += [
-        printable(f"✗ {log.log.engine} {log.log.topic}: first bad entry {log.entry}: {log.detail}")
-        for log in report.logs
-        if log.detail is not None
-    ]
-    return "\n".join([*lines, "ok" if report.ok else "FAILED"])
 
 
 @pipeline.command("status", epilog="Examples:\n  ropewalk pipeline status --warehouse ./tables\n")
@@ -321,7 +331,7 @@ def _status_text(value: dict[str, Any]) -> str:
 )
 @warehouse_option
 @click.option(
-    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs the extra delta."
+    "--delta", is_flag=True, help="Keep Delta logs of the tables from now on; needs the extra delta."
 )
 def tables(warehouse: Path, delta: bool) -> None:
     """Which tables there are, how many rows they have, and up to which heads."""
@@ -333,7 +343,7 @@ def tables(warehouse: Path, delta: bool) -> None:
 
         keep_delta(store)
         with store.writing():
-            pass  # whoever writes brings the Delta logs up to date
+            pass  # the writer brings the Delta logs up to date
     manifests = store.manifests()
     versions: dict[str, int] = {}
     if store.delta_mark.exists():

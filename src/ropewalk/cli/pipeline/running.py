@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -61,6 +62,29 @@ def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> 
         stop(spark)
 
 
+def progress_line(stage: str, wanted: bool | None) -> Callable[[int, int], None] | None:
+    """Return a function that shows progress on one line of stderr, None unless it is a terminal or asked for."""
+    if not (sys.stderr.isatty() if wanted is None else wanted) or session().json:
+        return None
+    started = time.monotonic()
+    end = "\r" if sys.stderr.isatty() else "\n"
+
+    def show(rows: int, total: int) -> None:
+        rate = rows / max(0.001, time.monotonic() - started)
+        left = (
+            f"{(total - rows) / rate:,.0f} s left"
+            if rate and rows < total
+            else "done"
+            if rows
+            else "starting"
+        )
+        line = f"{stage}  {rows:,} of about {total:,} rows  {rate:,.0f} rows/s  {left}"
+        click.echo(f"{line:<78}", err=True, nl=False)
+        click.echo(end if rows < total else "\n", err=True, nl=False)
+
+    return show
+
+
 def _memory_mb(named: str | None, otherwise: int) -> int:
     from ropewalk.errors import Usage
 
@@ -110,7 +134,7 @@ def recorded_source(recorded: str) -> Path:
 
 @contextmanager
 def recorded(warehouse: Warehouse, job: str) -> Iterator[dict[str, Any]]:
-    """Write down that a job ran, and how it ended; the block adds facts of its own."""
+    """Write down that a job ran, and how it ended; the block adds facts."""
     started = now_ms()
     facts: dict[str, Any] = {}
     try:

@@ -1,9 +1,9 @@
 """What only shows between blocks: a thing said twice, an answer without its command, a cause behind its effect.
 
-A range checked by one hand cannot know what stands in another's. So every hand marks each envelope with eight bytes of
-what it says, and Spark counts equal marks. Only where one comes twice, or an envelope needs another to stand before it,
-a second pass notes more (`notes`), finds the envelopes about which the channel has something to say, and has the
-ledger's own rules judge them, with what the channel holds before them: the verdict is that of a single process.
+The worker that checks one range cannot know what another range holds. So each worker marks every envelope with eight
+bytes of its content, and Spark counts equal marks. Only where a mark repeats, or an envelope needs an earlier one, a
+second pass takes longer notes (`notes`), finds the suspect envelopes, and has the ledger's own rules judge them, with
+what the channel holds before them: the verdict is that of a single process.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Suspect:
 
 @dataclass(slots=True)
 class _Known:
-    """What stands before an envelope, as far as its rules ask for it."""
+    """What precedes an envelope in its channel, as far as its rules ask for it."""
 
     before: Position
     first: Places = field(default_factory=dict)
@@ -94,7 +94,7 @@ def repeating(checked: DataFrame) -> set[str]:
 
 
 def note_ranges(spark: SparkSession, source: Path, ranges: Sequence[tuple[str, int, int]]) -> DataFrame:
-    """The notes of ranges of channels, each with its topic; what cannot be read was told of before."""
+    """The notes of ranges of channels, each with its topic; unreadable blocks were reported before."""
     from ropewalk.pipeline.source.ledger_logs import Ledgers
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -147,7 +147,7 @@ def first_of_each(suspects: Iterable[Suspect]) -> list[Suspect]:
 def judge_suspects(
     ledgers: Ledgers, notes: DataFrame, suspects: Sequence[Suspect]
 ) -> dict[Suspect, Fault | None]:
-    """What the ledger's rules say of suspects, knowing where everything they need stands first."""
+    """Judge suspects by the ledger's rules, with the first position of everything they need."""
     opened = {each: _envelope(ledgers.channel(each.topic), each) for each in suspects}
     known = _look_up(notes, [key for _, envelope in opened.values() for _, key in keys_asked(envelope)])
     return {
@@ -196,7 +196,7 @@ def _envelope(channel: Channel, suspect: Suspect) -> tuple[Block, Envelope]:
 
 
 def is_behind(suspect: Suspect, fault: Fault) -> bool:
-    """Whether a fault comes first: it stands before the suspect, or condemns the whole block."""
+    """Return whether a fault comes first: it precedes the suspect, or the whole block is bad."""
     if suspect.height != fault.height:
         return suspect.height > fault.height
     return fault.index is None or suspect.index > fault.index

@@ -1,7 +1,7 @@
 """Summaries of closed ranges of blocks, and few files instead of many.
 
 A summary `{start_height, end_height, summary_root}` is derived from the blocks alone, so everybody who has them derives
-the same; it travels as a signed envelope. One that stands already is checked against the originals, never replaced.
+the same; it travels as a signed envelope. An existing one is checked against the originals, never replaced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ANSWERS = "channel string, start bigint, end bigint, root string, envelopes bigi
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One closed range of a channel, by its root; `kept` if its envelope stood already and agrees."""
+    """One closed range of a channel, by its root; `kept` if its envelope existed before and agrees."""
 
     channel: str
     start: int
@@ -162,7 +162,7 @@ def _keep(warehouse: Warehouse, key: SigningKey, row: dict[str, Any]) -> Summary
         envelope = _read(path)
         if envelope.payload != payload:
             raise DigestMismatch(
-                f"summary {path.name} of {row['channel']} says {envelope.payload}, its blocks give {row['root']}",
+                f"summary {path.name} of {row['channel']} must have root {row['root']}, got {envelope.payload}",
                 expected=row["root"],
                 where=str(path),
             )

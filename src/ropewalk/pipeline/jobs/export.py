@@ -1,6 +1,6 @@
 """Proof bundles by ranges of heights, in parallel: one file a range, named by range and root, skipped if it is there.
 
-The name says what is inside, and a file appears under its name only when it is whole. So a run that was killed is
+The name describes the content, and a file appears under its name only when it is whole. So a run that was killed is
 simply run again.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BLOCKS_PER_BUNDLE = 1_000
 ANSWERS = "channel string, start bigint, end bigint, root string, path string, bytes bigint, kept boolean"
 Write = Callable[[Iterable[Block], SigningKey, Path, tuple[KeyProof, ...]], int]
-"""How blocks, and what was said about keys, become a bundle file; whoever composes the job brings it."""
+"""How blocks and statements about keys become a bundle file; the caller provides it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,12 @@ ANSWERS = (
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How one part of a channel stands. Without evidence there is no age and nothing to be valid.
+    """Health of one part of a channel. Without evidence there is no age and nothing to be valid.
 
     `envelopes` and `attested` count the whole channel; `policy_hash_mismatch` and `evidence_*` what was sealed within
     the last `window_seconds`, and the newest evidence that held, as of now, however old it is.
     `attestation_chain_valid` is true only if every piece counted was judged and held, false if one did not, and None if
-    one could not be judged or none was counted: unknown is not valid. `evidence_detail` says which, and why.
+    one could not be judged or none was counted: unknown is not valid. `evidence_detail` names it and the reason.
     """
 
     channel: str
@@ -100,7 +100,7 @@ class _Part:
     def age_s(self, now_ns: int) -> float | None:
         """The age of the newest evidence that held; of the newest at all only where none ever held.
 
-        Evidence that nobody can judge must not make what stands behind a channel look fresh.
+        Evidence that cannot be judged must not make a channel look fresh.
         """
         made_ns = self.made_ns.get(True, self.made_ns.get(False))
         return None if made_ns is None else max(0.0, (now_ns - made_ns) / 1e9)
@@ -219,7 +219,7 @@ def measure_channels(
     window_s: float = WINDOW_S,
     trust: Trust | None = None,
 ) -> list[Health]:
-    """The health of channels, one channel a hand. Evidence is judged by `trust`, else by what each channel says."""
+    """Return the health of channels, one task each. `trust` judges evidence, else each channel's settings."""
     place = find_repository(source)
     wanted = Ledgers(place).topics() if channels is None else [name.strip() for name in channels.split(",")]
     git_dir = place.git_dir
@@ -237,7 +237,7 @@ def measure_channels(
 
 
 def _narrowed(channel: Channel, trust: Trust) -> Trust:
-    """Whoever brings a trust file says what evidence must lead to; the policy is the channel's."""
+    """Return the trust to judge evidence by: roots of the given trust file, and the channel's policy."""
     return replace(channel.trust, roots=trust.roots, evidence=trust.evidence)
 
 

@@ -1,4 +1,4 @@
-"""Logs into tables, exactly once: what was read, under which roots, into which files stands in a manifest a batch.
+"""Write logs to tables, exactly once: a manifest per batch records what was read, the roots and the files.
 
 A batch is written under the next number and becomes part of the warehouse with its manifest; a writer that dies before
 that leaves folders the next one sweeps away. Consumer cursors move after the manifest, never ahead of it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from ropewalk.pipeline.tables.channel_state import (
 )
 from ropewalk.pipeline.tables.recorded import faults_in, new_faults
 from ropewalk.pipeline.tables.staging import join_ranges, stage_ranges, write_empty
+from ropewalk.pipeline.tables.typed import PREFIX, write_typed
 from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, Warehouse, write_plainly
 
 if TYPE_CHECKING:
@@ -62,7 +64,11 @@ class Ingested:
 
 
 class Ingest:
-    """One source into one warehouse. `now_ms` is the clock, `told` hears of every batch that became part of it."""
+    """Ingest one source into one warehouse.
+
+    `now_ms` is the clock. the callback `told` gets the manifest of every batch, `on_progress` about twice a second with
+    the rows that are written and the rows that the batch will have, about.
+    """
 
     def __init__(
         self,
@@ -76,7 +82,9 @@ class Ingest:
         engine: str | None = None,
         topics: str | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
+        typed: bool = False,
         told: Callable[[Manifest], None] = lambda _: None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.spark = spark
         write_plainly(spark)
@@ -85,9 +93,13 @@ class Ingest:
         self.mode: Mode = mode
         self.group = group
         self.rows_per_batch = rows_per_batch
+        self.typed = typed
+        self.misfits: Counter[str] = (
+            Counter()
+        )  # rows of typed tables with a value that did not fit its column
         self.options = {"repository": str(self.source), "verify": mode}
         self.options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
-        self._now_ms, self._told = now_ms, told
+        self._now_ms, self._told, self._on_progress = now_ms, told, on_progress
         self._standing = Standing()
 
     def once(self) -> Ingested:
@@ -139,7 +151,8 @@ class Ingest:
         number = len(manifests) + 1
         at = self._at(manifests)
         desk = self.warehouse.staging("")
-        staged = stage_ranges(self.spark, query, self._ranges(query, at, end, manifests), desk)
+        ranges = self._ranges(query, at, end, manifests)
+        staged = stage_ranges(self.spark, query, ranges, desk, self._on_progress)
         if not staged and number > 1:
             return None
         folders = {name: self.warehouse.staging(name) for name in GROWING}
@@ -150,6 +163,7 @@ class Ingest:
             log = next(log for log in logs if (log["engine"], log["topic"]) == ("ledger", each.topic))
             log["rejected"] += 1
         remade = self._derive(number, manifests, folders, any(each.has_deployments for each in staged))
+        folders |= self._write_typed(manifests, folders["events"])
         written = [name for name, folder in folders.items() if folder.exists()]
         files = {name: self.warehouse.put_in_place(name, number) for name in (*written, *remade)}
         manifest = Manifest(
@@ -167,6 +181,22 @@ class Ingest:
         self.warehouse.commit(manifest, manifests)
         self._told(manifest)
         return manifest
+
+    def _write_typed(self, manifests: list[Manifest], events: Path) -> dict[str, Path]:
+        """Write the tables of event types, if they are kept; a warehouse that has some keeps them."""
+        current = self.warehouse.current_files(manifests)
+        newest = {
+            name: self.warehouse.paths(files[-1:])[0]
+            for name, files in current.items()
+            if name.startswith(PREFIX)
+        }
+        if not (self.typed or newest):
+            return {}
+        earlier = [] if newest else self.warehouse.paths(current.get("events", []))  # asked for only now
+        paths = [*earlier, *sorted(events.glob("*.parquet"))]
+        made, misfits = write_typed(paths, newest, self.warehouse.staging(""))
+        self.misfits.update(misfits)
+        return made
 
     def _ranges(self, query: Query, at: Offset, end: Offset, manifests: list[Manifest]) -> list[Range]:
         """Return the ranges from one offset to another, without damage that is recorded already."""
@@ -248,7 +278,7 @@ class Ingest:
                     move_cursor(logs.store, layout, self.group, topic, place, old)
                     break
                 except HeadMoved:
-                    continue  # somebody moved it meanwhile: look again
+                    continue  # another process moved it: read it again
                 except OutOfOrder:
                     break
 

@@ -1,4 +1,4 @@
-"""Where every consumer group stands in the git logs it reads: a few rows, so no Spark."""
+"""Measure how far every consumer group has read its git logs: a few rows, so no Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_lag(logs: GitLogs, folder: Path, now_ms: int) -> None:
 
     rows: list[dict[str, Any]] = []
     for ref in logs.store.head_names(CONSUMERS):
-        with contextlib.suppress(RopewalkError):  # a torn cursor or log is told of where it is read
+        with contextlib.suppress(RopewalkError):  # a torn cursor or log is reported where it is read
             group, topic = split_ref(ref)
             line = logs.line(topic)
             cursor = read_cursor(logs.store, group, topic)

@@ -1,8 +1,8 @@
 """Replay over Spark: every channel verified in parallel ranges, then folded in order with the same pure reducer.
 
-Folding is cheap beside verifying, and its order is the channel's. So ranges of all channels are verified by all hands
-first, and only then each channel is folded by one of them, by the very engine that replays in one process: snapshots,
-alerts and reproductions are its own, and any number of partitions gives the same roots.
+Folding is cheap compared with verifying, and its order is the channel's. So all workers verify ranges of all
+channels first, and only then one of them folds each channel, with the same engine that replays in one process:
+snapshots, alerts and reproductions are its own, and any number of partitions gives the same roots.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ReplayedChannel:
 
 
 def code_of(reducer: Reducer) -> str | None:
-    """What tells one reducer's code from another's of the same name; None where nobody can tell.
+    """Return what distinguishes one reducer's code from another's of the same name; None if nothing does.
 
     Those that ship change with the evaluator's version, which snapshots carry; for others it is their module's bytes.
 

@@ -1,7 +1,7 @@
 """Whole logs checked in parallel.
 
 Every task checks its range and hands back what the range hangs between; the driver joins the ranges. So a missing, a
-doubled or a changed entry is found wherever the log was cut, and named.
+doubled or a changed entry is found and named, independent of where the log was cut.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ropewalk.gossip.core.verify import verify_log as verify_gossip
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.entry import EMPTY, EntryId, Span, join
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.kernel.report import Status, Step
+from ropewalk.kernel.report import Report, Status, Step
 from ropewalk.ledger.block.block import GENESIS
 from ropewalk.ledger.channel.maintenance import version_acts
 from ropewalk.ledger.channel.segments.reader import Segments
@@ -88,21 +88,35 @@ class LogVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Every log and every step. Not one word more is proven."""
+class LogsReport:
+    """Every log and every step, and the verdict they lead to, as `ropewalk verify` computes it."""
 
     logs: tuple[LogVerdict, ...]
     steps: tuple[Step, ...]
 
+    allow_partly: bool = False
+
+    @property
+    def report(self) -> Report:
+        """Return the report over all steps; a log that failed counts as a failed step."""
+        failed = [
+            Step(f"{log.log.engine}/{log.log.topic}", "failed", f"first bad entry {log.entry}: {log.detail}")
+            for log in self.logs
+            if log.detail is not None
+        ]
+        found = Report.of([*self.steps, *failed], entries=sum(log.entries for log in self.logs))
+        return found.accept(partly=self.allow_partly)
+
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
-        return all(log.detail is None for log in self.logs) and all(s.status != "failed" for s in self.steps)
+        """Return whether the verdict is `passed`, or was accepted."""
+        return self.report.ok
 
     def to_json(self) -> dict[str, Any]:
-        """As `verify --json` prints it."""
+        """Return the object that `pipeline verify --json` prints."""
         return {
             "ok": self.ok,
+            "verdict": self.report.verdict,
             "steps": [step.to_json() for step in self.steps],
             "entries": sum(log.entries for log in self.logs),
             "logs": [log.to_json() for log in self.logs],
@@ -121,7 +135,7 @@ def verify_logs(
     start: Offset | None = None,
     end: Offset | None = None,
     rows_per_range: int | None = None,
-) -> tuple[Report, list[dict[str, Any]]]:
+) -> tuple[LogsReport, list[dict[str, Any]]]:
     """Check logs from end to end; also returns one verdict row a range. `recorded` are heads that must be in them.
 
     With `start` and `end`, only what lies between them is looked at, and it must stand on what `start` names.
@@ -163,18 +177,18 @@ def report_checked(
     across: Mapping[str, Fault],
     begin: Offset,
     keys: Sequence[PublicKey] = (),
-) -> Report:
+) -> LogsReport:
     """Join the verdicts of ranges to one of every log; `across` are faults that only show between blocks."""
     by_log: dict[LogName, list[dict[str, Any]]] = {name: [] for name in query.names()}
     for row in sorted(rows, key=lambda row: (row["engine"], row["topic"], row["start"], row["end"])):
         by_log.setdefault(LogName(row["engine"], row["topic"]), []).append(row)
     verdicts = [_joined(log, begin.at(log), found, across) for log, found in sorted(by_log.items())]
     steps = [_told(verdicts, engine_name) for engine_name in query.engines]
-    return Report(tuple(verdicts), (*steps, *_vouched(query.repository, verdicts, keys)))
+    return LogsReport(tuple(verdicts), (*steps, *_vouched(query.repository, verdicts, keys)))
 
 
-def settings_checked(query: Query, report: Report, rows: list[dict[str, Any]]) -> Iterator[Step]:
-    """What lies beside the entries of whole logs: tables of gossip, and the lives of versions a channel records."""
+def settings_checked(query: Query, report: LogsReport, rows: list[dict[str, Any]]) -> Iterator[Step]:
+    """Yield checks of data derived from entries: tables of gossip, and the version lifecycle that a channel records."""
     if "gossip" in query.engines:
         yield from _tables_checked(query)
     place = find_repository(query.repository)
@@ -196,7 +210,7 @@ def _tables_checked(query: Query) -> Iterator[Step]:
     gossips = Gossips(find_repository(query.repository))
     for name in query.names():
         if name.engine == "gossip":
-            with contextlib.suppress(RopewalkError):  # the topic cannot be opened, and its range says so
+            with contextlib.suppress(RopewalkError):  # the topic cannot be opened, and its range reports that
                 report = verify_gossip(gossips.log(name.topic), signatures=False)
                 bad = [f"{step.name}: {step.detail}" for step in report.steps if step.status == "failed"]
                 status: Status = "failed" if bad else "passed"
@@ -204,12 +218,12 @@ def _tables_checked(query: Query) -> Iterator[Step]:
 
 
 def _unlooked(rows: list[dict[str, Any]], deep: bool, whole: bool) -> Step | None:
-    """Why nobody looks across blocks; None if somebody does."""
+    """Return why blocks are not compared with each other; None if they are."""
     if not any(row["engine"] == "ledger" for row in rows):
-        return Step(ACROSS, "not_checked", "there are no channels")
+        return Step.optional(ACROSS, "there are no channels")
     if not deep:
-        return Step(ACROSS, "not_checked", "envelopes were not opened")
-    return None if whole else Step(ACROSS, "not_checked", "only a part of the channels was looked at")
+        return Step.optional(ACROSS, "envelopes were not opened")
+    return None if whole else Step.optional(ACROSS, "only a part of the channels was checked")
 
 
 def _across(
@@ -239,7 +253,7 @@ def _across(
 def _judged(
     notes: DataFrame, source: Path, rows: list[dict[str, Any]]
 ) -> tuple[dict[str, Fault], Suspect | None]:
-    """What the rules say of the first suspect of every channel, where no fault stands before it."""
+    """Judge the first suspect of every channel, unless a fault precedes it."""
     suspects = []
     for suspect in first_of_each(find_suspects(notes)):
         spans = [span_from_json(row["span"]) for row in _in_order(rows, suspect.topic) if row["span"]]
@@ -318,7 +332,7 @@ def _told(verdicts: Iterable[LogVerdict], engine: str) -> Step:
     mine = [verdict for verdict in verdicts if verdict.log.engine == engine]
     bad = [verdict for verdict in mine if verdict.detail is not None]
     if not mine:
-        return Step(engine, "not_checked", "there are no logs")
+        return Step.optional(engine, "there are no logs")
     if bad:
         told = "; ".join(f"{each.log.topic}: {each.entry}: {each.detail}" for each in bad[:5])
         return Step(engine, "failed", told)
@@ -352,12 +366,16 @@ def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[Public
             check_signed_heads(logs.store, layout, topic, names, TrustedKeys(keys)),
         )
         found += [
-            Step(f"{topic}:{step.name}", step.status, step.detail)
+            Step(f"{topic}:{step.name}", step.status, step.detail, need=step.need)
             for step in steps
             if step.status != "not_checked" or "none" not in step.detail
         ]
         noted = _notes_checked(logs, line) if layout.has_trailer else None
-        found += [] if noted is None else [Step(f"{topic}:{noted.name}", noted.status, noted.detail)]
+        found += (
+            []
+            if noted is None
+            else [Step(f"{topic}:{noted.name}", noted.status, noted.detail, need=noted.need)]
+        )
     return found
 
 

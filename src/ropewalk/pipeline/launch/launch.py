@@ -1,7 +1,7 @@
 """Start Spark quietly: find a Java, start the JVM ourselves, keep a class-data archive so that it starts fast.
 
 The stock launcher asks every Java for the module `jdk.incubator.vector`, which small runtimes do not have, and starts
-two JVMs where one will do. So the gateway is started here, and pyspark is told where it listens.
+two JVMs where one will do. So the gateway is started here, and pyspark gets its address.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def launch(setting: Setting, environment: MutableMapping[str, str]) -> SparkSess
 
 
 def _quieten() -> None:
-    """Keep pyspark from printing the JVM's stack beside every error that it raises."""
+    """Keep pyspark from printing the JVM's stack with every error that it raises."""
     from pyspark.logger import PySparkLogger
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every interrupt, at length
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs every interrupt at length
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(
             logging.CRITICAL
@@ -162,7 +162,7 @@ class _Jvm:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()  # the gateway ends when its input does
         try:
-            # Writing the archive takes seconds nobody should wait for.
+            # Writing the archive takes seconds that no command should wait for.
             self.process.wait(0 if self.keeps_archive else STOP_WAIT_S)
         except subprocess.TimeoutExpired:
             threading.Thread(target=self.process.wait, name="ropewalk-jvm-end", daemon=True).start()
@@ -254,7 +254,7 @@ def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:
         "SPARK_CONNECT_MODE": "0",
         "SPARK_SCALA_VERSION": _scala_version(home / "jars"),
     }
-    # A session of its own: an interrupt is for the command, which then ends Spark in order.
+    # A separate session: an interrupt is for the command, which then ends Spark in order.
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=given, start_new_session=True
     )

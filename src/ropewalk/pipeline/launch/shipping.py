@@ -1,7 +1,7 @@
-"""What executors lack, sent to them: our own code, and where need be the packages it stands on.
+"""Send executors what they lack: our own code and, if needed, the packages it depends on.
 
 Packages hold compiled code, which Python imports from folders only. So they travel as an archive that Spark unpacks
-beside each executor, named when Spark starts: a session whose executors turn out to lack some is started once more.
+next to each executor, named when Spark starts: a session whose executors turn out to lack some is started once more.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def launch_equipped(
 
 
 def _room() -> Path:
-    """A folder that stands until we end: executors fetch what is in it when their first task comes."""
+    """Return a folder that exists until the process ends: executors fetch what is in it when their first task comes."""
     folder = Path(tempfile.mkdtemp(prefix="ropewalk-shipping-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -139,7 +139,7 @@ def pack_code(folder: Path) -> Path:
 
 
 def pack_packages(folder: Path) -> Path:
-    """The installed packages our code stands on, as one archive; the same packages give the same name, packed once."""
+    """Pack the installed packages that our code depends on into one archive, once for the same packages."""
     found = sorted(_closure(), key=lambda each: each.name)
     mark = hashlib.sha256(
         "\n".join(["2", sys.version, platform.platform(), *(f"{d.name} {d.version}" for d in found)]).encode()

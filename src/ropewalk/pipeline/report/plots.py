@@ -1,6 +1,6 @@
 """Drawings for a page that needs nothing else: bars over time, bars side by side, tables. Pure: values in, HTML out.
 
-Bars are SVG that stretches; every word is HTML beside it, so that text keeps its size on a telephone and on a wall.
+Bars are SVG that stretches; every word is HTML next to it, so that text keeps its size on a telephone and on a wall.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def buckets(first: datetime, last: datetime, unit: Unit) -> list[datetime]:
 
 
 def section(title: str, unit: str, body: str) -> str:
-    """A part of the page; `unit` says what its numbers count. Without a body there is nothing to show yet."""
+    """A part of the page; `unit` names what its numbers count. Without a body there is nothing to show yet."""
     small = f"<small>{escape(unit)}</small>" if unit else ""
     return f"<section><h2>{escape(title)}{small}</h2>{body or '<p class=none>Nothing yet.</p>'}</section>"
 

@@ -29,11 +29,11 @@ from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STRIPS_MAX: Final = 12  # names with a strip of their own; the rest share one
+STRIPS_MAX: Final = 12  # names with a separate strip; the rest share one
 OTHERS: Final = "others"
 RUNS_SHOWN: Final = 12
 BATCHES_SHOWN: Final = 20
-# The page can fetch nothing, whatever a name in a log contains.
+# The page can fetch nothing, even if a name in a log contains markup.
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 

@@ -213,7 +213,7 @@ class GitLogs:
     ) -> Iterator[tuple[str, CheckedEvent | None, RopewalkError | None]]:
         """Every event of a range with the first thing that is wrong with it; the last must be the one expected.
 
-        Rows take what an index says about the place of an envelope, where hashing proves it; a check reads every tree.
+        Rows take the place of an envelope from the index, where hashing proves it; a check reads every tree.
         """
         below, last = part.below, self._said(part.below)
         for oid, blob in self._commits(part):
@@ -237,7 +237,7 @@ class GitLogs:
             )
 
     def _unchecked_rows(self, topic: str, part: Range, want: Want) -> Iterator[Row]:
-        """Rows without a verdict, from what the index says."""
+        """Yield rows without a verdict, from the index."""
         line, below = self.line(part.log.topic), part.below
         for start in range(part.start, part.end, CHUNK):
             for slot in line.span(start, min(start + CHUNK, part.end)):
@@ -285,7 +285,7 @@ class GitLogs:
                 yield Oid(slot.commit), Oid(slot.blob)
 
     def _said(self, commit: str) -> Headers | None:
-        """What the message of the commit before a range says; None at a beginning, and where it cannot be read."""
+        """Return the headers of the commit before a range; None at a beginning, and where it cannot be read."""
         with contextlib.suppress(RopewalkError):
             if commit:
                 return parse_message(parse_commit(get_object(self.store, Oid(commit), "commit")).message)

@@ -146,7 +146,7 @@ class Gossips:
 class _Arrived:
     """What has arrived in a log, as far as it was looked at: whether a message came twice.
 
-    A message that is stored arrives once. So one that comes twice was put in the place of another, or beside them all.
+    A message that is stored arrives once. So one that comes twice replaced another message or was added.
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ CHANGED = CHANGED_TYPE.encode()
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel and what it says of itself: whose seals count, under which policy, which evidence is believed."""
+    """A channel and its settings: trusted signers, policy, and accepted evidence."""
 
     name: str
     segments: Segments
@@ -135,7 +135,7 @@ class Ledgers:
         raise Invalid(f"{bound!r} is no height, time or block of {topic}", topic=topic, bound=bound)
 
     def since(self, topic: str, time_us: int, end: Point) -> int:  # noqa: ARG002 - the protocol's
-        """Envelopes carry times of their own, which need not rise with the height: every block is looked at."""
+        """Return 0: times of envelopes need not rise with the height, so every block is read."""
         return 0
 
     def read(self, part: Range, want: Want) -> Iterator[Columns]:
@@ -234,7 +234,7 @@ class Ledgers:
             return "records behind it stand where no way leads"
         try:
             for _ in segments.scan(last, size):
-                break  # somebody has appended since: no damage
+                break  # a writer has appended since: no damage
         except Damaged as error:
             return str(error.fields.get("reason", error.detail))
         return ""
@@ -315,7 +315,7 @@ def _noted(block: Block, notes: RowNotes, faults: dict[int | None, str]) -> list
 
 
 def _faults(channel: Channel, block: Block, fault: Fault | None) -> dict[int | None, str]:
-    """What is wrong with which envelope; None stands for all of them, because the block itself is."""
+    """Return what is wrong by index of envelope; None means all of them, because the block itself is bad."""
     if fault is not None and fault.step != "envelopes":
         return {None: fault.detail}
     found = channel.evidence.failures(block.lines())

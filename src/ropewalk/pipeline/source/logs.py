@@ -1,6 +1,6 @@
 """The logs of a repository, engine by engine: what is there, how far it reaches, how it is cut and read.
 
-Each engine has a reader of its own (`gitlogs`, `ledgers`, `gossips`); they share this protocol and nothing else.
+Each engine has its reader (`git_logs`, `ledger_logs`, `gossip_logs`); they share this protocol and nothing else.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CheckedRange:
     fault_entry: str | None = None
     detail: str | None = None
     marks: Sequence[int] = ()  # what a ledger notes for looking across blocks
-    asked: int = 0  # how many of them need something that stands elsewhere
+    asked: int = 0  # how many of them need an envelope of another block
 
     def to_row(self) -> dict[str, Any]:
         """The verdict as a row of the data source."""
@@ -102,13 +102,13 @@ class Logs(Protocol):
         """The names of its logs."""
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
-        """How far a log reaches now. `tolerant` says how far it can be read instead of refusing a damaged one."""
+        """Return how far a log reaches now; with `tolerant`, how far a damaged one can be read, instead of raising."""
 
     def id_at(self, topic: str, position: int) -> str:
         """The id of the entry at a position."""
 
     def find(self, topic: str, bound: str, end: Point) -> int | None:
-        """The position a cursor or a height stands for; None where the engine's rows must be asked instead."""
+        """Return the position of a cursor or a height; None if only the rows can tell."""
 
     def since(self, topic: str, time_us: int, end: Point) -> int:
         """A position before which no entry is as late as a time."""
@@ -132,7 +132,7 @@ def open_logs(repository: Path, engines: Iterable[Engine] = ENGINES) -> dict[Eng
 
 
 def pick_logs(opened: dict[Engine, Logs], topics: str | None) -> list[LogName]:
-    """The logs that are meant: all of them, or those named, each in whichever engine has it."""
+    """Return all logs, or those named, in every engine that has them."""
     present = [LogName(engine, topic) for engine, logs in opened.items() for topic in logs.topics()]
     if topics is None:
         return present

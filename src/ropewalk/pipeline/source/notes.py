@@ -1,7 +1,7 @@
-"""What an envelope says, claims and needs, in few bytes: by these a repetition or a missing cause shows between blocks.
+"""Compact notes of what an envelope states, claims and needs, to find repetitions and missing causes across blocks.
 
-A note is 33 bytes: what it is (1), height (8), index (4), key (16), a number (4). Keys are cut to half, which nobody
-can forge; big-endian, places compare as bytes do. A row of a table has its place in columns of its own, so its notes
+A note is 33 bytes: what it is (1), height (8), index (4), key (16), a number (4). Keys are cut to half, which
+still cannot be forged; big-endian, places compare as bytes do. A row of a table has its place in columns, so its notes
 are without it: 21 bytes each, one after the other.
 """
 
@@ -25,7 +25,7 @@ NOTE: Final = struct.Struct(">cQI16sI")
 ROW_NOTE: Final = struct.Struct(">c16sI")
 KEY: Final = 16
 NOTHING: Final = bytes(KEY)
-ID, INTENT, CLAIM, ROOT = b"E", b"I", b"C", b"B"  # what stands in the channel
+ID, INTENT, CLAIM, ROOT = b"E", b"I", b"C", b"B"  # what the channel holds
 ANSWERS, FOLLOWS, PROVES = b"R", b"N", b"T"  # what an envelope needs to stand there
 MEANT: Final = {ANSWERS: CLAIM, FOLLOWS: ID, PROVES: ROOT}
 NUMBER_MAX: Final = (1 << 32) - 1
@@ -70,7 +70,7 @@ class Notes:
 
 
 class RowNotes:
-    """The notes of one block's envelopes, as their rows keep them; ids are columns of their own."""
+    """The notes of one block's envelopes, as their rows keep them; ids have their own columns."""
 
     def __init__(self) -> None:
         self.made: list[bytes] = []
@@ -93,7 +93,7 @@ def _root(header: Header) -> tuple[bytes, int]:
 
 
 def _said(envelope: Envelope) -> list[tuple[bytes, bytes, int]]:
-    """What an envelope says, what it claims, and what it needs."""
+    """Return what an envelope states, claims and needs."""
     found = [(INTENT, envelope.intent[:KEY], 0)]
     fields = envelope.fields
     correlation_id, kind = fields.get("correlation_id"), fields["event_class"]
@@ -124,5 +124,5 @@ def _needs(envelope: Envelope) -> list[tuple[bytes, bytes, int]]:
 
 
 def _key(text: Any) -> bytes:
-    """The key of an id; what is none stands nowhere."""
+    """Return the key of an id, zeros for text that is none."""
     return (hash_from_hex(text) or NOTHING)[:KEY]

@@ -31,7 +31,7 @@ class LogName:
 class Point:
     """A place in a log: how many entries lie before it, and the id of the last of them (empty at the beginning).
 
-    `fault` names damage that keeps the log from being read further, once a stream has told of it.
+    `fault` names damage that keeps the log from being read further, once a stream has reported it.
     """
 
     position: int = 0
@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A log as it stands: its end, about how many rows an entry has, and what keeps it from being read further."""
+    """The extent of a log: its end, about how many rows an entry has, and what keeps it from being read further."""
 
     end: Point
     rows_per_entry: float = 1.0

@@ -122,7 +122,7 @@ class Query:
         return Offset(points)
 
     def ranges_between(self, start: Offset, end: Offset) -> list[Range]:
-        """The ranges from one offset to another; damage at the end of a log is told once, when a stream meets it."""
+        """The ranges from one offset to another; damage at the end of a log is reported once."""
         wanted = []
         for name, point in sorted(end.points.items()):
             begin = start.at(name)

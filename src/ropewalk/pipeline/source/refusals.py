@@ -47,7 +47,7 @@ def find_refusal(text: str) -> RopewalkError | None:
             kind = _KINDS.get(facts["kind"], RopewalkError)
             return kind(facts["detail"], advice=facts["advice"], **facts["fields"])
         except (ValueError, TypeError, KeyError):
-            continue  # cut short by Spark, or somebody else's text
+            continue  # cut short by Spark, or foreign text
     return None
 
 

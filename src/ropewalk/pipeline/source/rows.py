@@ -1,6 +1,6 @@
 """Entries as rows and rows as columns: the same few columns for every engine. Pure: bytes and facts in, values out.
 
-`payload` holds canonical JSON; `entry` holds what the entry says besides its event: the commit's author and trailer,
+`payload` holds canonical JSON; `entry` holds the rest of the entry: the commit's author and trailer,
 the block's header, the message's signature.
 """
 
@@ -139,7 +139,7 @@ def ledger_row(
 
 
 def block_entry(record: BlockRecord) -> dict[str, Any]:
-    """Return what a block says besides its envelopes: the header and the signer."""
+    """Return a block without its envelopes: the header and the signer."""
     return {**record.header.to_json(), "signer": record.signer.did()}
 
 

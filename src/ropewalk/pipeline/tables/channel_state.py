@@ -1,10 +1,10 @@
 """What the channels of a warehouse hold, from the notes its rows carry: how a batch is looked across blocks.
 
 Eight bytes of every note are held in memory, in sorted runs: they say at once that a batch repeats nothing. Of what is
-claimed the whole key is held, for two claims can be made to share eight bytes: it says that every Result of a batch
+claimed the whole key is held, for two claims can be made to share eight bytes: it shows that every Result of a batch
 has its Command before it. That is nearly always all there is to say. Where it is not, the tables themselves are asked,
 and the ledger's rules judge.
-What stands in a channel stands there whether it was put aside or not: blocks are sealed. So the verdict about an
+An envelope stays in its channel even if its row was put aside: blocks are sealed. So the verdict about an
 envelope depends on what lies before it, and never on how the log was cut into batches.
 """
 
@@ -42,7 +42,7 @@ class Condemned:
     detail: str
 
     def refusal(self) -> BrokenLink:
-        """What a strict reader says of it."""
+        """Return the error that a strict reader raises."""
         return BrokenLink(
             f"channel {self.topic}, {self.detail}", topic=self.topic, height=self.position, step="envelopes"
         )
@@ -164,8 +164,8 @@ def marked_failed(spark: SparkSession, rows: DataFrame, condemned: Iterable[Cond
 
 
 def _is_plain(notes: _Notes, claimed: Runs) -> bool:
-    """Whether nothing of these rows is for the tables to say: every Result has its Command before it, nobody names more
-    than one ancestor, whose order would matter, and nobody proves something about another block."""
+    """Return whether the tables need not be asked: every Result follows its Command, no envelope names more than one
+    ancestor, whose order would matter, and none proves something about another block."""
     import numpy as np
 
     if not np.isin(notes.what, SETTLED).all() or (notes.number[notes.what == FOLLOWS[0]] > 0).any():

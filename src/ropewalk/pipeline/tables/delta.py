@@ -1,7 +1,7 @@
-"""A Delta log beside the files of every table, so that readers who know nothing of manifests see the same rows.
+"""Keep a Delta log for every table, so that readers who do not know the manifests see the same rows.
 
 The manifests stay the truth; a Delta log follows them. It is brought up to date with every batch and every merge,
-before files that were replaced are removed, and again by the next writer where one died in between. What it says is
+before files that were replaced are removed, and again by the next writer where one died in between. It is
 compared with what the manifests say, so doing it twice changes nothing. It can be deleted; it is made again.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Damaged, Unavailable
+from ropewalk.pipeline.tables.typed import PREFIX
 from ropewalk.pipeline.tables.warehouse import DELTA_LOG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def require_delta() -> None:
 
 
 def keep_delta(warehouse: Warehouse) -> None:
-    """From now on, every writer of this warehouse keeps Delta logs beside its tables."""
+    """From now on, every writer of this warehouse keeps Delta logs of its tables."""
     require_delta()
     warehouse.make().manifests()
     warehouse.delta_mark.touch()
@@ -42,14 +43,14 @@ def keep_delta(warehouse: Warehouse) -> None:
 def follow_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
     """Make the Delta log of every table say what the manifests say. Only the warehouse's writer may."""
     require_delta()
-    for table, files in warehouse.current_files(manifests).items():
+    for table, files in _kept(warehouse, manifests).items():
         _follow(warehouse, table, files, manifests)
 
 
 def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, int]:
     """The version of every Delta log there is."""
     found = {}
-    for table in warehouse.current_files(manifests):
+    for table in _kept(warehouse, manifests):
         opened = _open(warehouse, table)
         if opened is not None:
             found[table] = opened.version()
@@ -58,7 +59,7 @@ def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[
 
 def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
     """What differs between the Delta logs and the manifests; None if nothing does."""
-    for table, files in warehouse.current_files(manifests).items():
+    for table, files in _kept(warehouse, manifests).items():
         opened = _open(warehouse, table)
         if opened is None:
             return f"{table} has no Delta log"
@@ -67,6 +68,12 @@ def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | No
             odd = sorted(_present(opened).items() ^ wanted.items())
             return f"the Delta log of {table} and the manifests differ about {odd[0][0]}"
     return None
+
+
+def _kept(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
+    """Return the tables that have a Delta log: all but those of event types, whose columns may change."""
+    found = warehouse.current_files(manifests)
+    return {table: files for table, files in found.items() if not table.startswith(PREFIX)}
 
 
 def _follow(

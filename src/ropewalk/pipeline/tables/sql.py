@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CELL_CHARS = 60
 ATTEMPTS = 5  # while a writer replaces files under a reader
 JSON_COLUMNS = ("payload", "entry", "trailer")  # canonical JSON text in the files
-NOTED = ("verdicts", "replays", "health")  # what jobs noted beside the tables, a file a run
+NOTED = ("verdicts", "replays", "health")  # tables of jobs, one file per run
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
     recorded = {name: warehouse.paths(files) for name, files in current.items()}
     noted = {name: paths for name in NOTED if (paths := warehouse.noted(name))}
     for name, paths in recorded.items():
-        frame = spark.read.parquet(*map(str, paths))
+        merge = str(name.startswith("events__")).lower()  # files of one event type may have further columns
+        frame = spark.read.option("mergeSchema", merge).parquet(*map(str, paths))
         columns = [f"parse_json(`{c}`) AS `{c}`" if c in JSON_COLUMNS else f"`{c}`" for c in frame.columns]
         frame.selectExpr(*columns).createOrReplaceTempView(name)
     for name, paths in noted.items():

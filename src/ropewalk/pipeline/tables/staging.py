@@ -1,14 +1,16 @@
 """Write the rows of ranges of logs as Parquet files, each in the worker that reads and verifies the range.
 
-Rows never pass through the JVM: a worker writes Arrow batches and returns only what the manifest needs. A file has a
-name of its own, and the driver takes only the files that finished tasks name, so a task may run twice or die halfway.
+Rows never pass through the JVM: a worker writes Arrow batches and returns only what the manifest needs. File
+names are unique, and the driver takes only the files that finished tasks name, so a task may run twice or die halfway.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+POLL_S = 0.5  # between two reports of progress
 ANSWER = "facts string, leaves binary"
 # Unique in every row: a dictionary of these would cost time and save nothing.
 PLAIN_COLUMNS = frozenset(
@@ -61,7 +64,39 @@ class Staged:
         return cls(LogName(value.pop("engine"), value.pop("topic")), **value, leaves=leaves)
 
 
-def stage_ranges(spark: SparkSession, query: Query, ranges: Sequence[Range], folder: Path) -> list[Staged]:
+@contextmanager
+def _reported(folder: Path, total: int, report: Callable[[int, int], None] | None) -> Iterator[None]:
+    """Report how many rows the workers have written, while the block runs."""
+    if report is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def poll() -> None:
+        while not ended.wait(POLL_S):
+            done = 0
+            for path in folder.glob("*.rows"):
+                with suppress(OSError, ValueError):
+                    done += int(path.read_text(encoding="ascii"))
+            report(min(done, total), total)
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        report(total, total)
+
+
+def stage_ranges(
+    spark: SparkSession,
+    query: Query,
+    ranges: Sequence[Range],
+    folder: Path,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Staged]:
     """Read, verify and write ranges in Spark's workers; return what was written below `folder`, ordered by log."""
     if not ranges:
         return []
@@ -86,7 +121,10 @@ def stage_ranges(spark: SparkSession, query: Query, ranges: Sequence[Range], fol
                 yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
     frame = spark.range(0, len(groups), 1, len(groups)).mapInArrow(work, ANSWER)
-    found = [Staged.from_row(row["facts"], bytes(row["leaves"])) for row in frame.collect()]
+    with _reported(folder / "tasks", sum(part.rows for part in ranges), on_progress):
+        found = [Staged.from_row(row["facts"], bytes(row["leaves"])) for row in frame.collect()]
+    for counted in (folder / "tasks").glob("*.rows"):
+        counted.unlink(missing_ok=True)
     for each in found:
         for table, name in each.files.items():
             (folder / table).mkdir(exist_ok=True)
@@ -116,6 +154,7 @@ class _Stage:
         self._folder, self._name = folder, name
         self._writers: dict[str, Any] = {}
         self._schema = events_schema()
+        self._all_rows = 0
         self.begin()
 
     def begin(self) -> None:
@@ -160,6 +199,8 @@ class _Stage:
             arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
             self._write(table, pa.RecordBatch.from_arrays(arrays, schema=schema))
         self._count(rows, failed)
+        self._all_rows += rows.count
+        (self._folder / f"{self._name}.rows").write_text(str(self._all_rows), encoding="ascii")
 
     def _count(self, rows: Columns, failed: int) -> None:
         values = rows.values

@@ -16,12 +16,12 @@ WEEK_S = 7 * 24 * 3600
 
 
 def deployments(events: DataFrame) -> DataFrame:
-    """Deployments from the trailers of git events: what ran where, when, how it went, and what stands now."""
+    """Deployments from the trailers of git events: what ran where, when, how it ended, and what is deployed now."""
     return deployment_history(deployment_rows(events))
 
 
 def deployment_rows(events: DataFrame) -> DataFrame:
-    """What each event says of a deployment, without looking at any other."""
+    """Return the deployment in each event, without looking at any other event."""
     found = events.where("engine = 'gitlog' and verdict = 'passed'").select(
         F.coalesce(_text("$.trailer.env"), F.col("topic")).alias("env"),
         _text("$.trailer.what.service").alias("service"),
@@ -41,10 +41,10 @@ def deployment_rows(events: DataFrame) -> DataFrame:
 
 
 def deployment_history(found: DataFrame) -> DataFrame:
-    """Deployments beside those that came after them.
+    """Return deployments with facts about later ones.
 
     `lead_time_s` counts from the payload's `committed_at`, where it has one, else from the deployment's start, to its
-    end. `recovery_s` of a failed deployment counts to the end of the next that stands, of the same service and place.
+    end. `recovery_s` of a failed deployment counts to the end of the next success of that service and place.
     """
     # From the newest to the oldest: what comes later is then what went before, which Spark keeps as it goes. The same
     # frame looking forwards would be walked anew for every row.

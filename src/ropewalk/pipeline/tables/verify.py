@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import BrokenLink, Damaged, RopewalkError
 from ropewalk.kernel.report import Step
-from ropewalk.pipeline.jobs.verify import ACROSS, Report, hold_recorded
+from ropewalk.pipeline.jobs.verify import ACROSS, LogsReport, hold_recorded
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.source.query import make_query
@@ -20,7 +20,8 @@ from ropewalk.pipeline.tables.channel_state import NOTED, Standing, condemn, mar
 from ropewalk.pipeline.tables.delta import check_delta
 from ropewalk.pipeline.tables.derive import INGESTED
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
-from ropewalk.pipeline.tables.warehouse import GROWING, HOME, REMADE, Manifest, Warehouse
+from ropewalk.pipeline.tables.typed import PREFIX, check_typed
+from ropewalk.pipeline.tables.warehouse import GROWING, HOME, Manifest, Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +31,7 @@ SHOWN = 20  # rows that are named; the rest is counted
 TABLES_AT_ONCE = 3  # small ones wait for Spark's driver more than for its cores
 
 
-def verify_tables(spark: SparkSession, warehouse: Warehouse, source: Path | None = None) -> Report:
+def verify_tables(spark: SparkSession, warehouse: Warehouse, source: Path | None = None) -> LogsReport:
     """Prove that tables are exactly the fold of the logs up to their recorded heads.
 
     The logs are those of `source`, else of the repository that the warehouse was filled from. What a writer replaced
@@ -53,19 +54,19 @@ def _batches(warehouse: Warehouse) -> int:
     return sum(1 for _ in warehouse.batches.glob("*.json"))
 
 
-def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> Report:
+def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> LogsReport:
     steps: list[Step] = []
     try:
         manifests = warehouse.require().manifests()
     except (BrokenLink, RopewalkError) as error:
         if error.exit_code != 5:
             raise
-        return Report((), (Step("manifests", "failed", error.detail),))
+        return LogsReport((), (Step("manifests", "failed", error.detail),))
     steps.append(Step("manifests", "passed", f"{len(manifests)} batches, each on the one before"))
     try:
         steps += check_files(warehouse, manifests)
     except Damaged as error:  # a link: what lies behind it is not read
-        return Report((), (*steps, Step("files", "failed", error.detail)))
+        return LogsReport((), (*steps, Step("files", "failed", error.detail)))
     if warehouse.delta_mark.exists():
         odd = check_delta(warehouse, manifests)
         steps.append(
@@ -75,25 +76,25 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
     for manifest in manifests:
         at = at.merged(manifest.end)
     if not manifests:
-        return Report((), tuple(steps))
+        return LogsReport((), tuple(steps))
     source = manifests[-1].source if named is None else str(find_repository(named).git_dir)
     steps.append(hold_recorded(source, at))
     if steps[-1].status == "passed":
         with refusals_raised():
             steps += _folds(spark, warehouse, manifests, source)
-    return Report((), tuple(steps))
+    return LogsReport((), tuple(steps))
 
 
 def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
     """Whether the files that manifests name are there as written, and no others.
 
-    A writer that dies leaves files of the batch it was at, or of a table it had made anew; they are told of, but they
+    A writer that dies leaves files of the batch it was at, or of a table it had made anew; they are reported, but they
     are no damage: no manifest names them, and the next writer removes them.
     """
     named = {f.name: f for files in warehouse.current_files(manifests).values() for f in files}
     warehouse.paths(named.values())  # raises where one is behind a link
     present = {
-        f.name: f for table in (*GROWING, *REMADE) for f in warehouse.files_in(warehouse.inside(table))
+        f.name: f for table in warehouse.table_names() for f in warehouse.files_in(warehouse.inside(table))
     }
     for name in sorted(named.keys() - present.keys()):
         return [Step("files", "failed", f"{name} is missing")]
@@ -108,7 +109,7 @@ def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
     )
     return [
         Step("files", "passed", f"{len(named)} files have their digests"),
-        *([Step("leftovers", "not_checked", told)] if left else []),
+        *([Step.optional("leftovers", told)] if left else []),
     ]
 
 
@@ -121,7 +122,7 @@ def _is_left(name: str, manifests: list[Manifest]) -> bool:
 
 
 def _folds(spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], source: str) -> list[Step]:
-    """Derive every table from the log again, into a folder of its own, and compare."""
+    """Derive every table from the log again, into a temporary folder, and compare."""
     from ropewalk.pipeline.tables import tables
 
     quarantined = any(each.mode == "quarantine" for each in manifests)
@@ -150,8 +151,23 @@ def _folds(spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest],
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for held in pool.map(partial(_held, spark, warehouse, manifests), wanted, wanted.values()):
                 steps += held
-    steps.append(Step("consumer_lag", "not_checked", "no log keeps how far consumers had read at that time"))
+        steps += _typed_tables(warehouse, manifests)
+    steps.append(Step.optional("consumer_lag", "no log keeps how far consumers had read at that time"))
     return steps
+
+
+def _typed_tables(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
+    """Compare the tables of event types with `events`, which was compared with the log."""
+    current = warehouse.current_files(manifests)
+    typed = [
+        path for name, files in current.items() if name.startswith(PREFIX) for path in warehouse.paths(files)
+    ]
+    if not typed:
+        return []
+    odd = check_typed(typed, warehouse.paths(current["events"]))
+    return [
+        Step("typed_tables", "failed" if odd else "passed", odd or f"{len(typed)} files agree with `events`")
+    ]
 
 
 def _looked_across(
@@ -174,7 +190,7 @@ def _looked_across(
 def _held(
     spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], name: str, expected: DataFrame
 ) -> list[Step]:
-    """One table against its fold. A table Spark cannot even read was changed by somebody: the row is looked for."""
+    """Compare one table with its fold. In a table that Spark cannot read, find the row that was changed."""
     try:
         stored = _stored(spark, warehouse, manifests, name)
         return [] if stored is None else [_compare(name, stored, expected)]
@@ -213,7 +229,7 @@ def _odd_row(warehouse: Warehouse, manifests: list[Manifest], name: str, expecte
             return f"{file.name} cannot be read: {error}"
         for row in found:
             if wanted.get(tuple(row.values())[:4]) != row:
-                return f"{_name(row)} is not what the log says"
+                return f"{_name(row)} differs from the log"
     return None
 
 

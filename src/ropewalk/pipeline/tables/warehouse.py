@@ -1,4 +1,4 @@
-"""A warehouse: Parquet tables in folders, and one manifest a batch that says what was written, from where, with which
+"""A warehouse: Parquet tables in folders, and one manifest per batch: what was written, from which source, with which
 root. The manifests are the truth: files no manifest names were never written.
 
     <warehouse>/<table>/batch=<n>/part-….parquet     tables that grow
@@ -27,7 +27,7 @@ from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.source.offsets import Offset
-from ropewalk.pipeline.tables.table_files import check_file_name, safe_path
+from ropewalk.pipeline.tables.table_files import TABLE_NAME, check_file_name, safe_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
 REMADE = ("deployments", "deployment_measures", "consumer_lag")
-DELTA_LOG = "_delta_log"  # a folder inside a table's, where somebody asked for it
+DELTA_LOG = "_delta_log"  # a folder inside a table's, where Delta logs were asked for
 HOME = "_ropewalk"
 BATCH = re.compile(r"batch(?:=([0-9]+)|-([0-9]+)\.parquet)", re.ASCII)
 VERSION = 3  # of manifests and the columns of tables
@@ -151,7 +151,7 @@ class Warehouse:
 
     @property
     def delta_mark(self) -> Path:
-        """The file that says that Delta logs are kept."""
+        """Return the file whose presence means that Delta logs are kept."""
         return self.inside(HOME, "delta")
 
     def make(self) -> Warehouse:
@@ -172,7 +172,7 @@ class Warehouse:
         return [self.inside(*file.name.split("/")) for file in files]
 
     def noted(self, table: str) -> list[Path]:
-        """Return the files of a table that jobs write beside those of the manifests, oldest first."""
+        """Return the files of a table that jobs write in addition to those of the manifests, oldest first."""
         return [self.inside(table, each.name) for each in sorted(self.inside(table).glob("*.parquet"))]
 
     def note(self, table: str, name: str, rows: pa.Table) -> None:
@@ -250,13 +250,18 @@ class Warehouse:
                 self.paths(files)
         found = [self.inside(HOME, "staging")]
         found += [self.inside(HOME, "batches", each.name) for each in self.batches.glob(".*.tmp")]
-        for table in (*GROWING, *REMADE):
+        for table in self.table_names():
             self.inside(table, DELTA_LOG)
             for each in self.inside(table).glob("batch[=-]*"):
                 path, match = self.inside(table, each.name), BATCH.fullmatch(each.name)
                 if match and int(match[1] or match[2]) > len(manifests):
                     found.append(path)
         return found
+
+    def table_names(self) -> list[str]:
+        """Return the tables that ingest keeps, with those of event types that have a folder."""
+        typed = sorted(each.name for each in self.path.glob("events__*") if TABLE_NAME.fullmatch(each.name))
+        return [*GROWING, *REMADE, *typed]
 
     @property
     def batches(self) -> Path:
@@ -294,13 +299,13 @@ class Warehouse:
     def staging(self, name: str) -> Path:
         """Where something is written before it takes its place.
 
-        Every writer has a folder of its own: the workers of one that was killed may write on for a moment, and what
+        Every writer has its own folder: the workers of a killed writer may write on for a moment, and what
         they still write must land nowhere.
         """
         return self._desk / name
 
     def put_in_place(self, table: str, number: int) -> tuple[StoredFile, ...]:
-        """Move what was staged for a table to the place of a batch, beside what is there; returns its files.
+        """Move what was staged for a table to the folder of a batch; return its files.
 
         Until the manifest names them, they are no part of the table: what the last one names stays where it is.
         """

@@ -1,0 +1,96 @@
+"""`ropewalk pipeline doctor`: whether Spark, Java, DuckDB and a warehouse can be used here, without starting a JVM."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from ropewalk.cli.common.command import MARKS, Command, emit
+from ropewalk.cli.pipeline.running import cache_folder
+from ropewalk.errors import RopewalkError, Unavailable
+from ropewalk.kernel.report import Report, Step
+from ropewalk.kernel.terminal_text import printable
+
+PACKAGES = {"pyspark": (4, 0), "pyarrow": (15, 0), "pandas": (2, 2), "duckdb": (1, 4)}
+MEMORY_MIN_MB = 2048
+
+
+@click.command(
+    "doctor",
+    cls=Command,
+    epilog="Examples:\n  ropewalk pipeline doctor\n  ropewalk pipeline doctor --warehouse ./tables\n",
+)
+@click.option(
+    "--warehouse", metavar="DIR", type=click.Path(path_type=Path), help="Also check this warehouse."
+)
+def doctor(warehouse: Path | None) -> None:
+    """Check Java, memory, package versions and, if named, a warehouse. Exit 7 if the pipeline cannot run."""
+    report = Report.of(_steps(warehouse))
+    emit(
+        report.to_json(),
+        lambda: "\n".join(f"{MARKS[s.status]} {s.name:<12} {printable(s.detail)}" for s in report.steps),
+    )
+    if not report.ok:
+        raise click.exceptions.Exit(Unavailable.exit_code)
+
+
+def _steps(warehouse: Path | None) -> Iterator[Step]:
+    from ropewalk.pipeline.launch.java import INSTALL_LINE, find_java
+
+    for name, minimum in PACKAGES.items():
+        wanted = ".".join(map(str, minimum))
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Step(name, "failed", f"not installed; run: {INSTALL_LINE}")
+            continue
+        is_new = tuple(int(each) for each in version.split(".")[:2] if each.isdigit()) >= minimum
+        yield Step(
+            name,
+            "passed" if is_new else "failed",
+            version if is_new else f"{version}; must be {wanted} or later",
+        )
+    try:
+        java = find_java(os.environ)
+        yield Step("java", "passed", f"{java.version}, {java.path} (from {java.found_by})")
+    except RopewalkError as error:
+        yield Step("java", "failed", f"{error.detail}. {error.advice_now}")
+    memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    enough = memory_mb >= MEMORY_MIN_MB
+    yield Step(
+        "memory", "passed" if enough else "failed", f"{memory_mb} MB, must be {MEMORY_MIN_MB} MB or more"
+    )
+    yield Step("cores", "passed", f"{os.cpu_count()}")
+    cache = cache_folder()
+    parent = next(each for each in (cache, *cache.parents) if each.exists())
+    writable = os.access(parent, os.W_OK)
+    yield Step(
+        "cache", "passed" if writable else "failed", str(cache) if writable else f"{cache} must be writable"
+    )
+    if warehouse is not None:
+        yield _warehouse_step(warehouse)
+
+
+def _warehouse_step(path: Path) -> Step:
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    try:
+        store = Warehouse(path).require()
+        manifests = store.manifests()
+        missing = [
+            each
+            for files in store.current_files(manifests).values()
+            for each in store.paths(files)
+            if not each.exists()
+        ]
+    except RopewalkError as error:
+        return Step("warehouse", "failed", f"{error.detail}. {error.advice_now}")
+    if missing:
+        return Step("warehouse", "failed", f"{missing[0]} is missing")
+    return Step(
+        "warehouse", "passed", f"{len(manifests)} batches; `pipeline verify --tables` checks the rows"
+    )
