@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.gossip import run
+from tests.sim.gossip_live import run as run_live
 
 
 @pytest.mark.parametrize("start", range(0, 200, 20))
@@ -14,4 +15,15 @@ def test_five_peers_converge_through_every_fault(start: int):
             made = run(seed, deep=seed == start)
         except Exception as error:
             raise AssertionError(f"python -m tests.sim.gossip --seed {seed}") from error
+        assert made > 0
+
+
+@pytest.mark.parametrize("start", range(0, 12, 4))
+def test_live_peers_converge_through_every_fault(start: int):
+    """Connections break, slow down and part; peers restart, crash and lie. Each message crosses a connection once."""
+    for seed in range(start, start + 4):
+        try:
+            made = run_live(seed, deep=seed == start)
+        except Exception as error:
+            raise AssertionError(f"python -m tests.sim.gossip_live --seed {seed}") from error
         assert made > 0

@@ -1,4 +1,4 @@
-"""What gossip logs must survive: ten thousand seeded worlds, and kills in the middle of batches and syncs."""
+"""Faults that gossip logs must survive: seeded worlds of synced and of live peers, and kills in batches and syncs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ropewalk.gossip.peer.topics import open_log
 from ropewalk.gossip.sync.session import pull_from
 from tests.fault.test_gossip_kills import KEY, TOPIC, run_and_kill
 from tests.sim.gossip import run as run_world
+from tests.sim.gossip_live import run as run_live_world
 
 __all__ = ["kills", "run", "worlds"]
 
 
-def worlds(count: int) -> dict[str, Any]:
-    """Seeded worlds of five peers; the seeds that fail are the report."""
+def worlds(count: int, run_one: Callable[..., int] = run_world) -> dict[str, Any]:
+    """Run seeded worlds of five peers; the seeds that fail are the report."""
     failed = []
     messages = 0
     for seed in range(count):
         try:
-            messages += run_world(seed, deep=seed % 50 == 0)
+            messages += run_one(seed, deep=seed % 50 == 0)
         except Exception as error:
             failed.append({"seed": seed, "error": f"{type(error).__name__}: {error}"})
     return {"ok": not failed, "worlds": count, "messages": messages, "failed": failed}
@@ -61,6 +62,7 @@ def run(quick: bool) -> dict[str, Any]:
     """All runs; `quick` does a small share of each."""
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "worlds": lambda: worlds(100 if quick else 10_000),
+        "live worlds": lambda: worlds(20 if quick else 2_000, run_live_world),
         "kills": lambda: kills(6 if quick else 300),
     }
     report: dict[str, Any] = {name: part() for name, part in parts.items()}

@@ -75,7 +75,7 @@ def test_a_parent_that_is_gone_is_named_with_its_child():
     def lose_the_first(change: Transaction) -> None:
         change.delete("messages", log.profile.code.order(first.key))
 
-    assert found(log, lose_the_first)["parents"] == f"{second.id} stands on {first.id}, which is not here"
+    assert found(log, lose_the_first)["parents"] == f"parent {first.id} of {second.id} is missing"
 
 
 def test_links_to_other_ancestors_than_its_own_are_found():
@@ -123,7 +123,7 @@ def test_a_wrong_sum_of_waiting_bytes_is_found():
     def free_the_room(change: Transaction) -> None:
         change.put("meta", b"pending_bytes", bytes(8))
 
-    assert found(waiting_log(), free_the_room)["pending"].endswith("bytes wait, 0 are counted")
+    assert found(waiting_log(), free_the_room)["pending"].endswith("counter is 0")
 
 
 def test_a_message_that_was_never_indexed_has_no_links_to_follow():
@@ -207,7 +207,7 @@ def test_a_v13_author_that_is_no_did_key_is_refused(did):
 @BOTH
 @pytest.mark.parametrize("parent", [None, "0" * 32, b"", b"\x01" + bytes(18), b"\x01" + bytes(20)])
 def test_a_parent_that_is_no_key_is_refused(profile, parent):
-    with pytest.raises(Invalid, match="not a key of 20 bytes"):
+    with pytest.raises(Invalid, match="must be a key of 20 bytes"):
         decode(profile, TOPIC, changed(profile, -2, [parent]))
 
 
@@ -216,7 +216,7 @@ def test_a_parent_that_is_no_key_is_refused(profile, parent):
 def test_no_parents_have_one_spelling(profile, parents):
     good = sign(profile, key(1), TOPIC, (), "x").raw
     assert changed(profile, -2, []) == good  # the signature does not cover how parents are written
-    with pytest.raises(Invalid, match="parents are not a list"):
+    with pytest.raises(Invalid, match="parents must be a list"):
         decode(profile, TOPIC, changed(profile, -2, parents))
 
 

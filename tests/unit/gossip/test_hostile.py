@@ -244,7 +244,7 @@ async def _send_length(stream: Stream, frames: GossipFrames) -> None:
 
 
 def test_a_huge_length_is_refused_before_its_bytes():
-    cut(TooLarge, 8, lambda: meet_stream(_send_length, memory_log()), "a frame of")
+    cut(TooLarge, 8, lambda: meet_stream(_send_length, memory_log()), "a frame must have at most")
 
 
 async def _send_garbage(stream: Stream, frames: GossipFrames) -> None:

@@ -347,7 +347,7 @@ def test_leaves_that_lead_nowhere_end_it_at_the_first_chunk():
                 return ValuesResponse(tuple(bytes(10) for _ in keys))
         raise AssertionError
 
-    cut(memory_log(), ask, DigestMismatch, "another hash than its tree")
+    cut(memory_log(), ask, DigestMismatch, "does not have the hash of its leaf")
     assert asked < 40
 
 
@@ -384,7 +384,12 @@ def test_a_message_whose_parents_the_peers_own_tree_lacks():
     child = sign(V13, key(1), "com.example", (parent.key,), "child")
     root = sign(V13, key(2), "com.example", (), "root")
     target = memory_log()
-    error = cut(target, serve([(root.key, root.raw), (child.key, child.raw)]), BrokenLink, "own tree lacks")
+    error = cut(
+        target,
+        serve([(root.key, root.raw), (child.key, child.raw)]),
+        BrokenLink,
+        "is missing in the peer's tree",
+    )
     assert error.exit_code == 5
     assert len(target) == 1
 

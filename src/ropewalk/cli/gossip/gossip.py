@@ -44,14 +44,14 @@ EXAMPLES = """Examples:
     },
 )
 def gossip() -> None:
-    """A signed log that any peer may append to, and that syncs by comparing trees.
+    """Append to signed logs, exchange messages with peers, and verify them.
 
     TOPIC names the log; it may be left out where the repository has only one.
     """
 
 
 def say_new_topic(topic: str, known: Sequence[str]) -> None:
-    """Say that a topic was made, and which like it there were: it may be a slip of the pen."""
+    """Report that a topic was made, and which similar ones exist: it may be a typing error."""
     from ropewalk.cli.common.suggest import describe_new
 
     if topic not in known:
@@ -62,7 +62,7 @@ topic_option = click.option("--topic", metavar="TOPIC", help="The log; may be le
 
 
 def open_here(topic: str | None, **options: Any) -> GossipLog:
-    """The log a command means, which has to exist."""
+    """Open the log that a command names, which has to exist."""
     from ropewalk.errors import NotFound, Usage
     from ropewalk.gossip.peer.topics import open_topic, topics
 
@@ -94,7 +94,7 @@ def open_here(topic: str | None, **options: Any) -> GossipLog:
     "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
 )
 def append(topic: str, payload: str, key: str, profile: Any) -> None:
-    """Sign a payload and put it on top of all heads."""
+    """Sign a payload and append it on top of all heads."""
     from ropewalk.gossip.core import dag_json
     from ropewalk.gossip.core.message import check_topic, profile_named, sign
     from ropewalk.gossip.peer.topics import open_topic, topic_folder, topics
@@ -125,14 +125,14 @@ def append(topic: str, payload: str, key: str, profile: Any) -> None:
 )
 @click.option("--file", "file", required=True, metavar="F|-", help="The signed message as it travels.")
 def insert(topic: str, file: str) -> None:
-    """Store a message made elsewhere; it waits if its parents are missing."""
+    """Store a message of another peer; it waits if its parents are missing."""
     from ropewalk.gossip.core.message import profile_of
     from ropewalk.gossip.peer.topics import open_topic, topics
 
     raw = read_input(file)
     home = here().home
     known = topics(home)
-    # The first message of a new topic says by its form which profile the topic has.
+    # The form of the first message decides the profile of a new topic.
     profile = None if topic in known else profile_of(topic, raw).name
     with open_topic(home, topic, create=True, profile=profile) as log:
         outcome = log.insert(raw)
@@ -151,7 +151,7 @@ def insert(topic: str, file: str) -> None:
 @gossip.command("heads", epilog="Examples:\n  ropewalk gossip heads --topic com.example --json\n")
 @topic_option
 def heads(topic: str | None) -> None:
-    """The messages nothing stands on, and the clock the next one gets."""
+    """Print the messages without children, and the clock of the next one."""
     with open_here(topic) as log:
         clock, ids = log.get_clock()
         waiting = len(log.pending())
@@ -277,7 +277,7 @@ def _whole(log: GossipLog, signed: SignedMessage) -> dict[str, Any]:
     epilog="Examples:\n  ropewalk gossip log --graph\n  ropewalk gossip log --reverse --limit 5 --json\n",
 )
 @topic_option
-@click.option("--graph", is_flag=True, help="Draw how the messages stand on one another, newest first.")
+@click.option("--graph", is_flag=True, help="Draw the graph of messages and parents, newest first.")
 @click.option("--reverse", is_flag=True, help="Newest first.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
 @click.option("--follow", is_flag=True, help="Also print messages as they arrive, until interrupted.")
@@ -352,7 +352,7 @@ def _line(signed: SignedMessage) -> str:
 @click.argument("clock", type=int)
 @topic_option
 def ancestors(id: str, clock: int, topic: str | None) -> None:
-    """The messages at or below CLOCK that the history of ID stands on."""
+    """Print the frontier of the history of ID at CLOCK."""
     with open_here(topic) as found:
         ids = found.get_ancestors(id, clock)
     emit({"ancestors": ids}, "\n".join(ids))
@@ -361,7 +361,7 @@ def ancestors(id: str, clock: int, topic: str | None) -> None:
 @gossip.command("root", epilog="Examples:\n  ropewalk gossip root --topic com.example\n")
 @topic_option
 def root(topic: str | None) -> None:
-    """The root of the tree over all messages: equal roots, equal logs."""
+    """Print the root of the tree over all messages: equal roots mean equal logs."""
     with open_here(topic) as found:
         node = found.root()
     emit({"level": node.level, "hash": node.hash.hex()}, f"{node.level}  {node.hash.hex()}")

@@ -100,7 +100,7 @@ def sync(
 def _profile_if_new(topic: str, profile: str) -> dict[str, Any]:
     from ropewalk.gossip.peer.topics import topic_folder
 
-    # An existing topic keeps its profile; sync then says which address would fit.
+    # An existing topic keeps its profile; sync then reports which address would fit.
     return {} if topic_folder(here().home, topic).is_dir() else {"profile": profile}
 
 

@@ -26,10 +26,10 @@ class MessageHistory(Protocol):
     """The part of a log that a rule may look at: what lies below the message in question."""
 
     def get(self, id: MessageId) -> SignedMessage | None:
-        """A stored message."""
+        """Return a stored message, or None."""
 
     def is_ancestor(self, id: MessageId, ancestor: MessageId) -> bool:
-        """Whether one stored message lies below another."""
+        """Return whether one stored message is an ancestor of another."""
 
 
 Access = Callable[[MessageHistory, SignedMessage], None]
@@ -54,18 +54,18 @@ class StoredHistory:
         return found
 
     def is_ancestor(self, id: MessageId, ancestor: MessageId) -> bool:
-        """Whether one stored message lies below another."""
+        """Return whether one stored message is an ancestor of another."""
         self.get(ancestor)
         self.get(id)
         return self._history.is_ancestor(id, ancestor)
 
 
 def everybody_may_append(_history: MessageHistory, _signed: SignedMessage) -> None:
-    """The open log: a good signature is enough. This is the default, and its name says what that means."""
+    """Accept every message with a valid signature. This is the default, and its name is a warning."""
 
 
 def owners(*dids: str) -> Access:
-    """Only these keys may append.
+    """Return the rule by which only these keys may append.
 
     >>> from ropewalk.gossip.core.message import sign
     >>> from ropewalk.gossip.core.profiles import V13

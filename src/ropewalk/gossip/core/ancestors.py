@@ -1,7 +1,7 @@
-"""The ancestor index: from every message, links to where its history stood 1, 2, 4, 8, … clocks earlier.
+"""The ancestor index: from every message, links to its history 1, 2, 4, 8, … clocks earlier.
 
 Link list i of a message with clock c is the frontier of its history at clock c − 2^i: the messages at or below that
-clock which something above it stands on. A lookup takes the longest link that does not overshoot, so it needs
+clock that have a child above it. A lookup takes the longest link that does not overshoot, so it needs
 about as many steps as the distance has bits. Nothing here recurses: a history may be deeper than any stack.
 """
 
@@ -22,7 +22,7 @@ Links = list[list[Key]]
 
 
 def ancestors(view: View, profile: Profile, key: Key, clock: int) -> list[Key]:
-    """The frontier of a message's history at a clock below its own, by clock and then by hash."""
+    """Return the frontier of a message's history at a clock below its own, by clock and then by hash."""
     own = profile.code.clock(key)
     if not 0 < clock < own:
         raise RangeExceeded(
@@ -32,7 +32,7 @@ def ancestors(view: View, profile: Profile, key: Key, clock: int) -> list[Key]:
 
 
 def is_ancestor(view: View, profile: Profile, key: Key, ancestor: Key) -> bool:
-    """Whether `ancestor` lies in the history of `key`; a message counts as its own ancestor."""
+    """Return whether `ancestor` is in the history of `key`; a message counts as its own ancestor."""
     clock_of = profile.code.clock
     target = clock_of(ancestor)
     todo, seen = [key], {key}

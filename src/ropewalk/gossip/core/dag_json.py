@@ -130,7 +130,7 @@ def from_json(value: Any) -> Any:
 
 
 def parse(raw: bytes) -> Any:
-    """The value a DAG-JSON text stands for; the text is read as strictly as any JSON of the house.
+    """Return the value of a DAG-JSON text, read as strictly as all JSON here.
 
     >>> parse(b'{"/": {"bytes": "cm9wZQ"}}')
     b'rope'

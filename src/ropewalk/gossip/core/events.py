@@ -1,4 +1,4 @@
-"""What a log tells its listeners, always after the commit: an event is never about something that may vanish."""
+"""The events of a log. Listeners are called after the commit, so no event is taken back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MessageRefused:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A transaction is durable; the root now stands for the whole log."""
+    """A transaction is durable; the root covers the whole log."""
 
     root: Node
 

@@ -41,7 +41,7 @@ def id_of(key: bytes) -> MessageId:
 
 
 def key_of(text: str) -> Key:
-    """The twenty bytes an id stands for.
+    """Return the twenty bytes of an id.
 
     >>> key_of("0607m7osfe5b5p2adtmau7esd5d17ir1").hex()
     '01807b1f1c7b8ab2e44a6f6caf1ddc695a13cb61'
@@ -69,7 +69,7 @@ class ClockCode:
     split: Callable[[bytes], tuple[int, int]]  # the clock of a key, and how many bytes it takes there
 
     def encode(self, clock: int) -> bytes:
-        """The clock as it stands at the front of a key."""
+        """Return the code of a clock, with which keys begin."""
         if not 0 <= clock <= self.clock_max:
             raise RangeExceeded(f"clock {clock} is outside 0 … {self.clock_max}", clock=clock)
         return self._encode(clock)

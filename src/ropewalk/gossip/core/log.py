@@ -1,4 +1,4 @@
-"""The log: a signed graph that grows at its heads, kept with its tree and its indexes in one transaction.
+"""The log: a signed graph that grows at its heads, stored with its tree and its indexes in one transaction.
 
 Writing happens in `ropewalk.gossip.core.writing`; this module is what an application holds. The log does no I/O of its
 own: it works on any `TableStore`, and every byte it keeps is in there.
@@ -59,8 +59,8 @@ class GossipLog(Generic[Payload, Result]):
 
     `apply` sees every message once before it is stored; what it raises keeps the message out. `validate` and
     `access` are asked before it; a coroutine is an error here (`ropewalk.gossip.open` runs them). `now_s` is the
-    clock by which messages that wait for parents expire; without it they do not. Opening reads a few rows, whatever
-    the size of the log; with `replay` it applies every stored message again.
+    clock by which messages that wait for parents expire; without it they do not. Opening reads a few rows of a
+    log of any size; with `replay` it applies every stored message again.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class GossipLog(Generic[Payload, Result]):
 
     @contextmanager
     def view(self) -> Iterator[View]:
-        """The log as of now; inside `apply`, the transaction itself."""
+        """Return a view of the log as of now; inside `apply`, the transaction itself."""
         current: Transaction | None = getattr(self._open, "change", None)
         if current is not None:
             yield current
@@ -114,12 +114,12 @@ class GossipLog(Generic[Payload, Result]):
             return view.count("messages")
 
     def has(self, id: str) -> bool:
-        """Whether the message is stored."""
+        """Return whether the message is stored."""
         with self.view() as view:
             return view.get("messages", self.profile.code.order(key_of(id))) is not None
 
     def get(self, id: str) -> SignedMessage | None:
-        """A stored message, or None."""
+        """Return a stored message, or None."""
         with self.view() as view:
             raw = view.get("messages", self.profile.code.order(key_of(id)))
         return None if raw is None else self.decode(raw)
@@ -127,7 +127,7 @@ class GossipLog(Generic[Payload, Result]):
     def iterate(
         self, lower: Bound | None = None, upper: Bound | None = None, *, reverse: bool = False
     ) -> Iterator[SignedMessage]:
-        """The messages between two bounds by clock, then by hash: every message after all it stands on."""
+        """Yield the messages between two bounds by clock, then by hash: every message after its parents."""
         start, stop = self._range(lower, upper)
         with self.view() as view:
             profile, topic = self.profile, self.topic
@@ -135,7 +135,7 @@ class GossipLog(Generic[Payload, Result]):
                 yield decode(profile, topic, raw)
 
     def arrivals(self, after: Cursor | None = None) -> Iterator[tuple[Cursor, SignedMessage]]:
-        """The messages in the order they reached this peer, after a cursor.
+        """Yield the messages in the order they reached this peer, after a cursor.
 
         A late message sorts low by clock but arrives last, so a reader with this cursor never misses one.
         """
@@ -149,39 +149,39 @@ class GossipLog(Generic[Payload, Result]):
         return self.table.version()
 
     def last_arrival(self) -> Cursor | None:
-        """The cursor of the newest arrival: read on from here to see only what comes from now on."""
+        """Return the cursor of the newest arrival; reading after it yields only later messages."""
         with self.view() as view:
             for seq, _ in view.scan("arrivals", reverse=True):
                 return _cursor(int.from_bytes(seq, "big"))
         return None
 
     def heads(self) -> list[MessageId]:
-        """The messages nothing stands on yet, by clock and then by hash."""
+        """Return the messages without children, by clock and then by hash."""
         return [id_of(key) for key in self._head_keys()]
 
     def get_clock(self) -> tuple[int, list[MessageId]]:
-        """The clock the next appended message gets, and the parents it stands on."""
+        """Return the clock of the next appended message, and its parents."""
         keys = self._head_keys()
         return next_clock(self.profile, tuple(keys)), [id_of(key) for key in keys]
 
     def root(self) -> Node:
-        """The root of the tree over all messages: equal roots, equal logs."""
+        """Return the root of the tree over all messages: equal roots mean equal logs."""
         with self.view() as view:
             return root_of(view)
 
     def pending(self) -> list[tuple[MessageId, list[MessageId]]]:
-        """The messages that wait, each with the parents it waits for."""
+        """Return the messages that wait, each with the parents it waits for."""
         with self.view() as view:
             missing = pending.missing(view)
         return [(id_of(key), [id_of(parent) for parent in parents]) for key, parents in missing.items()]
 
     def get_ancestors(self, id: str, clock: int) -> list[MessageId]:
-        """The messages at or below a clock that the history of a message stands on, by clock and then by hash."""
+        """Return the frontier of a message's history at a clock, by clock and then by hash."""
         with self._indexed(id) as view:
             return [id_of(key) for key in ancestors.ancestors(view, self.profile, key_of(id), clock)]
 
     def is_ancestor(self, id: str, ancestor: str) -> bool:
-        """Whether one message lies below another; a message counts as its own ancestor."""
+        """Return whether one message is in the history of another; a message counts as its own ancestor."""
         with self._indexed(id, ancestor) as view:
             return ancestors.is_ancestor(view, self.profile, key_of(id), key_of(ancestor))
 
@@ -219,7 +219,7 @@ class GossipLog(Generic[Payload, Result]):
         return self._transact(body)
 
     def insert(self, raw: bytes | GossipSignature, message: GossipMessage | None = None) -> Inserted:
-        """Store a message made elsewhere; it waits if parents are missing.
+        """Store a message of another peer; it waits if parents are missing.
 
         It is given in its binary form, or as signature and message (S3 § Inserting existing messages).
         """
@@ -238,7 +238,7 @@ class GossipLog(Generic[Payload, Result]):
         return self._transact(lambda batch: batch.insert(signed))
 
     def insert_signed(self, signature: GossipSignature, message: GossipMessage) -> Inserted:
-        """Store a message made elsewhere, given as signature and message (S3 § Inserting existing messages)."""
+        """Store a message of another peer, given as signature and message (S3 § Inserting existing messages)."""
         if message.topic != self.topic:
             raise Invalid(f"the message belongs to topic {message.topic!r}, not to {self.topic!r}")
         return self.insert(assemble(self.profile, signature, message).raw)
@@ -252,7 +252,7 @@ class GossipLog(Generic[Payload, Result]):
         return self.insert_checked([self.check(raw) for raw in raws])
 
     def check(self, raw: bytes) -> SignedMessage:
-        """Read a message and verify its signature; whatever is wrong with it raises."""
+        """Decode a message and verify its signature; raise if anything is wrong."""
         signed = self.decode(raw)
         verify(self.profile, signed)
         return signed
@@ -349,7 +349,7 @@ class GossipLog(Generic[Payload, Result]):
 
     @property
     def rules(self) -> Rules:
-        """What every message has to pass."""
+        """The rules that every message has to pass."""
         return self._rules
 
     def _head_keys(self) -> list[Key]:

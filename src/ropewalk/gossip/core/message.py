@@ -1,4 +1,4 @@
-"""A signed message: what an author says, what it stands on, and who vouches for it.
+"""A signed message: payload, parents, author and signature.
 
 The bytes that travel are the bytes that are hashed and stored. Everything else here is read from them once.
 """
@@ -45,7 +45,7 @@ class GossipMessage(NamedTuple, Generic[Payload]):
 
 
 class GossipSignature(NamedTuple):
-    """Who signed, with what result; `codec` says in which form the message was signed."""
+    """The signer and the signature; `codec` is the form in which the message was signed."""
 
     public_key: str
     signature: bytes
@@ -60,7 +60,7 @@ class GossipSignature(NamedTuple):
 class _SignatureOf(GossipSignature):
     """A signature that was read or made with its message. It is equal to one without."""
 
-    # What the CID is made of if somebody asks: logs are read in long runs, and few do.
+    # The CID is made from these on demand: logs are read in long runs, and few readers need it.
     _signed: tuple[Parts, int, tuple[MessageId, ...], bytes, int]
 
     @property
@@ -82,12 +82,12 @@ class SignedMessage(NamedTuple):
 
     @property
     def id(self) -> MessageId:
-        """The key as people write it."""
+        """Return the key as text."""
         return id_of(self.key)
 
 
 def check_topic(profile: Profile, topic: str) -> str:
-    """The topic, if the profile allows it.
+    """Return the topic, if the profile allows it.
 
     >>> check_topic(PROFILES["v0.13"], "com.example.chat#main")
     'com.example.chat#main'
@@ -102,7 +102,7 @@ def check_topic(profile: Profile, topic: str) -> str:
 
 
 def next_clock(profile: Profile, parent_keys: tuple[Key, ...]) -> int:
-    """One more than the highest clock among the parents; 1 without parents.
+    """Return one more than the highest clock among the parents; 1 without parents.
 
     >>> next_clock(PROFILES["v0.13"], (Key(b"\\x07" + bytes(19)),))
     8
@@ -188,7 +188,7 @@ def assemble(profile: Profile, signature: GossipSignature, message: GossipMessag
     built = _build(profile, profile.pack(parts, payload_raw), message.topic)
     if built.message.clock != message.clock:
         raise BrokenLink(
-            f"clock {message.clock} where the parents make it {built.message.clock}", reason="clock"
+            f"clock must be {built.message.clock} for these parents, got {message.clock}", reason="clock"
         )
     return built
 
@@ -198,7 +198,7 @@ def decode(profile: Profile, topic: str, raw: bytes) -> SignedMessage:
 
     >>> decode(PROFILES["v0.13"], "com.example", b"\\x80")
     Traceback (most recent call last):
-    ropewalk.errors.Invalid: a v0.13 message is a list of 5, not of 0
+    ropewalk.errors.Invalid: a v0.13 message must be a list of 5, got 0
     """
     return _build(profile, raw, topic)
 
@@ -207,7 +207,7 @@ def _build(profile: Profile, raw: bytes, topic: str) -> SignedMessage:
     parts, payload_at = profile.unpack(_check_size(raw), topic)
     expected = next_clock(profile, parts.parents)
     if parts.clock is not None and parts.clock != expected:
-        raise BrokenLink(f"clock {parts.clock} where the parents make it {expected}", reason="clock")
+        raise BrokenLink(f"clock must be {expected} for these parents, got {parts.clock}", reason="clock")
     return _made(
         profile, parts, expected, tuple([id_of(parent) for parent in parts.parents]), raw, payload_at
     )
@@ -216,7 +216,7 @@ def _build(profile: Profile, raw: bytes, topic: str) -> SignedMessage:
 def _check_size(raw: bytes) -> bytes:
     if len(raw) > MESSAGE_BYTES_MAX:
         raise TooLarge(
-            f"a message of {len(raw)} bytes; at most {MESSAGE_BYTES_MAX}",
+            f"a message must have at most {MESSAGE_BYTES_MAX} bytes, got {len(raw)}",
             size=len(raw),
             limit=MESSAGE_BYTES_MAX,
         )
@@ -248,7 +248,7 @@ def verify(profile: Profile, signed: SignedMessage) -> None:
 
 
 def cid_of(signed: SignedMessage) -> Link:
-    """The CID of a message, which v0.6 signs; its signature object carries it (S3 § Message signatures).
+    """Return the CID of a message, which v0.6 signs; its signature object carries it (S3 § Message signatures).
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> cid_of(sign(PROFILES["v0.6"], key, "com.example", (), None)).text()[:7]
@@ -273,7 +273,7 @@ def _signed_bytes(profile: Profile, signed: SignedMessage) -> bytes:
 
 
 def profile_of(topic: str, raw: bytes) -> Profile:
-    """The profile in which these bytes are a good message of the topic; what is wrong with them if there is none.
+    """Return the profile in which these bytes are a valid message of the topic; raise if there is none.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> profile_of("com.example", sign(PROFILES["v0.6"], key, "com.example", (), 1).raw).name
@@ -286,7 +286,7 @@ def profile_of(topic: str, raw: bytes) -> Profile:
 
 
 def profile_named(name: ProfileName | str) -> Profile:
-    """The wire profile of that name."""
+    """Return the wire profile of that name."""
     for profile in PROFILES.values():
         if profile.name == name:
             return profile

@@ -82,12 +82,12 @@ def add(
 
 
 def count_row(key: Key, missing: int) -> tuple[bytes, bytes]:
-    """The row that says for how many parents a message waits."""
+    """Return the row with the number of parents a message waits for."""
     return key, missing.to_bytes(4, "big")
 
 
 def missing(view: View) -> dict[Key, list[Key]]:
-    """The messages that wait, each with the parents it waits for."""
+    """Return the messages that wait, each with the parents it waits for."""
     found: dict[Key, list[Key]] = {Key(key): [] for key, _ in view.scan("pending")}
     for row, _ in view.scan("waiting"):
         if len(row) > KEY_BYTES:
@@ -96,22 +96,22 @@ def missing(view: View) -> dict[Key, list[Key]]:
 
 
 def holds(view: View, key: Key) -> bool:
-    """Whether the message waits."""
+    """Return whether the message waits."""
     return view.get("pending", key) is not None
 
 
 def count(view: View) -> int:
-    """How many messages wait."""
+    """Return how many messages wait."""
     return view.count("pending")
 
 
 def bytes_held(view: View) -> int:
-    """How many bytes wait."""
+    """Return how many bytes wait."""
     return int.from_bytes(view.get("meta", _BYTES) or b"", "big")
 
 
 def ready(change: Transaction, parent: Key) -> Iterator[tuple[Key, bytes]]:
-    """The messages for which `parent` was the last missing parent; they are not dropped yet."""
+    """Yield the messages for which `parent` was the last missing parent; they are not dropped yet."""
     rows = [row for row, _ in change.scan("waiting", parent + b"\0", _after(parent))]
     for row in rows:
         change.delete("waiting", row)

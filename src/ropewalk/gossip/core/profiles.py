@@ -27,7 +27,7 @@ SignatureCodec = Literal["dag-cbor", "dag-json"]
 
 
 class Parts(NamedTuple):
-    """What stands in a signed message; `clock` is None where the profile does not write it."""
+    """The parts of a signed message; `clock` is None where the profile does not write it."""
 
     codec: SignatureCodec
     public_key: str
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One wire form of the log. `pack` and `unpack` are inverse; `unpack` also says where the payload begins."""
+    """One wire form of the log. `pack` and `unpack` are inverse; `unpack` also returns where the payload begins."""
 
     name: ProfileName
     code: ClockCode
@@ -95,7 +95,7 @@ def _parents(keys_: tuple[Key, ...]) -> bytes:
 
 
 def _message_cbor(parts: Parts, payload_raw: bytes) -> bytes:
-    """DAG-CBOR of `{clock, topic, parents, payload}`: the keys stand in that canonical order in both profiles."""
+    """DAG-CBOR of `{clock, topic, parents, payload}`: the keys are in that canonical order in both profiles."""
     assert parts.clock is not None
     ids = parts.parent_ids if parts.parent_ids is not None else [id_of(key) for key in parts.parents]
     return b"".join(
@@ -117,28 +117,32 @@ def _shape(raw: bytes, name: ProfileName, length: int) -> list[Any]:
     value = cbor.dag_decode(raw)
     if type(value) is not list or len(value) != length:
         found = len(value) if isinstance(value, list) else type(value).__name__
-        raise Invalid(f"a {name} message is a list of {length}, not of {found}", reason="shape")
+        raise Invalid(f"a {name} message must be a list of {length}, got {found}", reason="shape")
     return value
 
 
 def check_parents(value: Any) -> tuple[Key, ...]:
     """The parents of a message, if they are keys in the one order they may have, and not too many."""
     if type(value) is not list:
-        raise Invalid("the parents are not a list", reason="parents")
+        raise Invalid("parents must be a list", reason="parents")
     if len(value) > PARENTS_MAX:
-        raise TooLarge(f"{len(value)} parents; at most {PARENTS_MAX}", size=len(value), limit=PARENTS_MAX)
+        raise TooLarge(
+            f"a message must have at most {PARENTS_MAX} parents, got {len(value)}",
+            size=len(value),
+            limit=PARENTS_MAX,
+        )
     for parent in value:
         if type(parent) is not bytes or len(parent) != KEY_BYTES:
-            raise Invalid(f"a parent is not a key of {KEY_BYTES} bytes", reason="parents")
+            raise Invalid(f"a parent must be a key of {KEY_BYTES} bytes", reason="parents")
     # Strictly ascending in the wire's own order: one spelling per set of parents, and none twice.
     if len(value) > 1 and any(a >= b for a, b in pairwise(value)):
-        raise BrokenLink("the parents are not strictly ascending", reason="parents unsorted or doubled")
+        raise BrokenLink("parents must be strictly ascending", reason="parents unsorted or doubled")
     return tuple(value)
 
 
 def _check_signature(value: Any) -> bytes:
     if type(value) is not bytes or len(value) != SIGNATURE_BYTES:
-        raise Invalid(f"a signature has {SIGNATURE_BYTES} bytes", reason="signature length")
+        raise Invalid(f"a signature must have {SIGNATURE_BYTES} bytes", reason="signature length")
     return value
 
 
@@ -254,7 +258,7 @@ def _check_clock(clock: Any) -> None:
 
 
 def _short(value: Any) -> str:
-    """A stranger's value in an error, however long it is."""
+    """Return a short form of a peer's value for an error."""
     text = repr(value) if isinstance(value, (str, int)) else type(value).__name__
     return text if len(text) <= 80 else text[:79] + "…"
 

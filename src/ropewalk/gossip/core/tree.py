@@ -1,4 +1,4 @@
-"""The tree over all messages, kept as one table beside them: leaves hold hashes, the bytes stay in `messages`."""
+"""The tree over all messages, kept as a table: leaves hold hashes, the bytes stay in `messages`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Rows:
 
 
 class _Store(_Rows):
-    """The same rows, to write, in whichever transaction is open."""
+    """The same rows, to write in the open transaction."""
 
     __slots__ = ("_change",)
 
@@ -43,7 +43,7 @@ class _Store(_Rows):
 class TreeWriter:
     """Adds leaves, transaction after transaction, and remembers the nodes it saw.
 
-    A root stands for every row below it. So what was remembered is right exactly when the root is still the one we
+    A root covers every row below it. So what was remembered is right exactly when the root is still the one we
     left: another writer, or a transaction that was taken back, shows as another root.
     """
 

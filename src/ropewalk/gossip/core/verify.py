@@ -1,4 +1,4 @@
-"""Checking a stored log again, all of it, from its bytes up: the tables are not believed either."""
+"""Verify a stored log from its bytes up; no table is trusted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def verify_log(
 ) -> Report:
     """Check every message, and then everything that is derived from the messages, in one moment of the log.
 
-    Without `signatures` they are left to callers that check them elsewhere, with `Arrivals`.
+    Without `signatures`, the caller checks them with `Arrivals`.
     """
     with log.view() as view:
         look = _Look(log, view, signatures=signatures)
@@ -52,7 +52,7 @@ def read_message(log: GossipLog, order: bytes, raw: bytes) -> SignedMessage:
     signed = log.decode(raw)
     if log.profile.code.order(signed.key) != order:
         raise DigestMismatch(
-            f"message {signed.id} stands under {order.hex()}", expected=order.hex(), got=signed.id
+            f"message {signed.id} is stored under key {order.hex()}", expected=order.hex(), got=signed.id
         )
     return signed
 
@@ -91,9 +91,9 @@ class Arrivals:
             verify(self._log.profile, signed)
             for parent in signed.parent_keys:
                 if self._view.get("messages", self._log.profile.code.order(parent)) is None:
-                    raise BrokenLink(f"stands on {id_of(parent)}, which is not here", entry=signed.id)
+                    raise BrokenLink(f"parent {id_of(parent)} is missing", entry=signed.id)
                 if parent in self._later:
-                    raise BrokenLink(f"arrived before {id_of(parent)}, on which it stands", entry=signed.id)
+                    raise BrokenLink(f"arrived before its parent {id_of(parent)}", entry=signed.id)
         return signed
 
 
@@ -171,7 +171,7 @@ class _Look:
         for key, parents in self.known.items():
             for parent in parents:
                 if parent not in self.known:
-                    raise _Fault(f"{id_of(key)} stands on {id_of(parent)}, which is not here")
+                    raise _Fault(f"parent {id_of(parent)} of {id_of(key)} is missing")
         return "every parent is here, and every clock follows from them"
 
     def heads(self) -> str:
@@ -224,7 +224,9 @@ class _Look:
         if rows != set(self.view.scan("waiting")):
             raise _Fault("the list of what is waited for does not fit the waiting messages")
         if size != pending.bytes_held(self.view):
-            raise _Fault(f"{size} bytes wait, {pending.bytes_held(self.view)} are counted")
+            raise _Fault(
+                f"pending size mismatch: stored {size} bytes, counter is {pending.bytes_held(self.view)}"
+            )
         return f"{pending.count(self.view)} waiting"
 
     def ancestors(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Storing messages inside one transaction: rules, then bytes, heads, tree and indexes, then who waited for them."""
+"""Store messages inside one transaction: rules, then bytes, heads, tree and indexes, then pending children."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """What became of an inserted message. `error` says why it was refused, `missing` what it lacks.
+    """The outcome of an insert. `error` is why the message was refused, `missing` the parents it lacks.
 
-    stored: in the log now. known: it was there. pending: it waits for parents. refused: a rule said no. orphaned: its
+    stored: in the log now. known: it was there. pending: it waits for parents. refused: by a rule. orphaned: its
     parents are missing and it was not to wait.
     """
 
@@ -51,12 +51,12 @@ class Inserted:
 
     @property
     def pending(self) -> bool:
-        """Whether the message waits for its parents."""
+        """Return whether the message waits for its parents."""
         return self.status == "pending"
 
 
 class Home(Protocol):
-    """What a batch needs to know of its log."""
+    """What a batch needs of its log."""
 
     topic: str
     profile: Profile
@@ -80,16 +80,16 @@ class Batch:
         self._log = log
         self._order = log.profile.code.order
         self._leaves: list[tuple[bytes, bytes]] = []
-        # Mostly nothing waits, and then nobody need be looked for.
+        # Mostly nothing is pending, and then no children need be looked up.
         self._some_wait = change.count("pending") > 0
         self._arrived = counted(change).arrived
 
     def has(self, key: Key) -> bool:
-        """Whether the message is stored, before or in this transaction."""
+        """Return whether the message is stored, before or in this transaction."""
         return self.change.get("messages", self._order(key)) is not None
 
     def parents(self, limit: int) -> tuple[Key, ...]:
-        """The heads to append to; if there are more than a message may have, the newest, and the rest stay heads."""
+        """Return the heads to append to; of more than a message may have, the newest, and the rest stay heads."""
         keys = [Key(key) for key, _ in self.change.scan("heads")]
         return tuple(keys if len(keys) <= limit else sorted(keys, key=self._order)[-limit:])
 
@@ -98,7 +98,7 @@ class Batch:
         return self._keep(signed, self._judge(signed))
 
     def insert(self, signed: SignedMessage) -> Inserted:
-        """Store a message made elsewhere, once; without its parents it waits. Raises what a rule raises."""
+        """Store a message of another peer, once; without its parents it waits. Raises what a rule raises."""
         outcome = self._unless_ready(signed)
         if outcome is not None:
             return self._wait(signed) if outcome.status == "orphaned" else outcome
@@ -112,7 +112,7 @@ class Batch:
         try:
             return self._wait(signed)
         except TooLarge as error:
-            # With what it lacks: nobody keeps it, so somebody has to fetch it again with its parents.
+            # With what it lacks: it is not kept, so it has to be fetched again with its parents.
             return Inserted(signed.id, "refused", missing=outcome.missing, error=error)
         except Exception as error:
             return Inserted(signed.id, "refused", error=error)
@@ -231,12 +231,12 @@ class Counted:
 
 
 def counted(view: View) -> Counted:
-    """The counters of a log."""
+    """Return the counters of a log."""
     return Counted(*(int.from_bytes(view.get("meta", name) or b"", "big") for name in (_ARRIVALS, _INDEXED)))
 
 
 def stored_message(view: View, profile: Profile, key: Key) -> bytes:
-    """The message that the list of arrivals names."""
+    """Return the message that the list of arrivals names."""
     raw = view.get("messages", profile.code.order(key))
     if raw is None:
         raise Damaged(

@@ -41,7 +41,7 @@ class ListedPeer(Protocol):
 
 
 class Broadcaster:
-    """Watches one log and tells `targets` what arrives in it, from this or any other process. Use it as a context."""
+    """Pushes to `targets` what arrives in a log, from this or any other process. Use it as a context."""
 
     def __init__(self, log: GossipLog) -> None:
         self.log = log

@@ -27,9 +27,9 @@ def settled(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_to_end(awaitable: Awaitable[Any]) -> Any:
-    """Run it in an event loop of its own, in this thread: callbacks read what their own transaction wrote.
+    """Run it in a new event loop in this thread, so that callbacks read what their transaction wrote.
 
-    A loop that runs in this thread already stands still meanwhile, as it does for any call that is not awaited.
+    A loop that already runs in this thread is blocked meanwhile, as by any call that is not awaited.
     """
 
     async def run() -> Any:

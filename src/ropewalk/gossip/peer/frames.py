@@ -1,4 +1,4 @@
-"""Frames over a pipe, and a sync over frames: what both profiles do once somebody is at the other end."""
+"""Frames over a pipe, and a sync over frames, in both profiles."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Questions:
             None
         )  # called with messages the peer has
         self.cooldown_s = 0.0  # what the peer asked for when it broke off
-        self._abort: AbortResponse | None = None  # it has: there is nobody to ask any more
+        self._abort: AbortResponse | None = None  # set once it broke off: every later answer
 
     async def ask(self, request: SyncRequest) -> SyncResponse:
-        """One answer; large requests for messages are asked in parts."""
+        """Return one answer; large requests for messages are sent in parts."""
         if isinstance(request, ValuesRequest) and len(request.keys) > self._batch:
             return await self._ask_in_parts(request.keys)
         response = await self._ask(request)
@@ -73,7 +73,7 @@ class Questions:
         return response
 
     async def lacks(self, keys: list[Key]) -> list[Key] | None:
-        """Which of these messages the peer does not have; None if it broke off."""
+        """Return which of these messages the peer lacks; None if it broke off."""
         lacking = []
         for key in keys:
             response = await self._ask(NodeRequest(0, key))
@@ -117,7 +117,7 @@ class Questions:
             part = keys[len(values) : len(values) + self._batch]
             response = await self._ask(ValuesRequest(part))
             if isinstance(response, AbortResponse) and values:
-                break  # what came before it is kept; the next question hears of the abort
+                break  # what came before it is kept; the next question gets the abort
             if not isinstance(response, ValuesResponse) or len(response.values) != len(part):
                 # An abort, or what the sync will refuse as a whole; it never looks like the right number.
                 return ValuesResponse(()) if isinstance(response, ValuesResponse) else response
@@ -157,7 +157,7 @@ async def answer_questions(
     first: bytes | None = None,
     session_s: float = SESSION_S,
 ) -> None:
-    """Answer a peer until it finishes, all from one moment of the log; `served` hears which messages went out."""
+    """Answer a peer until it finishes, all from one moment of the log; `served` is called with the messages sent."""
     now = asyncio.get_running_loop().time
     # v0.6 has no way to say "begin again", so there a session lasts as long as it makes progress.
     end = now() + session_s if log.profile.name == "v0.13" else None
@@ -186,7 +186,7 @@ async def answer_questions(
 
 
 def _answer(view: View, profile: Profile, request: SyncRequest) -> tuple[bytes, tuple[bytes, ...]]:
-    """The answer as it travels, and the keys of the messages in it."""
+    """Return the encoded answer, and the keys of the messages in it."""
     keys: tuple[bytes, ...] = ()
     if isinstance(request, ValuesRequest):
         keys = request.keys
@@ -201,7 +201,7 @@ def _answer(view: View, profile: Profile, request: SyncRequest) -> tuple[bytes, 
 
 
 def _values(view: View, profile: Profile, keys: tuple[bytes, ...]) -> Iterator[bytes]:
-    """The messages under these keys, one by one: a short question must not fill our memory."""
+    """Yield the messages under these keys, one by one: a short question must not fill the memory."""
     size = 0
     for key in keys:
         response = answer(view, profile, ValuesRequest((key,)))
@@ -213,6 +213,6 @@ def _values(view: View, profile: Profile, keys: tuple[bytes, ...]) -> Iterator[b
 
 
 def reason(error: RopewalkError, name: str) -> str:
-    """Why it ended with a peer of that name, in one line. That somebody left is no error and has no code."""
+    """Return one line on why a peer disconnected. An unavailable peer is no error and has no code."""
     said = error.detail.removeprefix(name).lstrip()
     return f"{name}: {said}" if isinstance(error, Unavailable) else f"{name}: {error.code}: {said}"

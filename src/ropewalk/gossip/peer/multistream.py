@@ -1,7 +1,7 @@
 """Multistream-select 1.0: two sides of a stream agree on what it is for.
 
 Every message is a varint length and a line of text. Both sides begin with the name of this protocol; then the one
-that began the stream proposes, and the other says the proposal again, or "na".
+that began the stream proposes, and the other repeats the proposal, or answers "na".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Side:
         self._greeted = False
 
     def data_to_send(self) -> bytes:
-        """The next bytes for the other side."""
+        """Return the next bytes for the other side."""
         out, self._out = bytes(self._out), bytearray()
         return out
 
@@ -41,15 +41,15 @@ class _Side:
         for text in self._lines():
             if not self._greeted:
                 if text != NAME:
-                    raise Invalid(f"{text[:40]!r} where {NAME} should stand", reason="multistream")
+                    raise Invalid(f"{text[:40]!r} where {NAME} was expected", reason="multistream")
                 self._greeted = True
             else:
-                self._heard(text)
+                self._receive_line(text)
             if self.chosen is not None:
                 self.rest, self._buffer = bytes(self._buffer), bytearray()
                 return
 
-    def _heard(self, text: str) -> None:
+    def _receive_line(self, text: str) -> None:
         raise NotImplementedError
 
     def _lines(self) -> Iterator[str]:
@@ -91,7 +91,7 @@ class Dialer(_Side):
         self._protocol = protocol
         self._out += _line(protocol)
 
-    def _heard(self, text: str) -> None:
+    def _receive_line(self, text: str) -> None:
         if text != self._protocol:
             raise Unavailable(
                 f"the peer does not speak {self._protocol}",
@@ -108,7 +108,7 @@ class ProtocolListener(_Side):
         self._protocols = protocols
         self._proposals = 0
 
-    def _heard(self, text: str) -> None:
+    def _receive_line(self, text: str) -> None:
         self._proposals += 1
         if self._proposals > PROPOSALS_MAX:
             raise TooLarge(f"more than {PROPOSALS_MAX} proposals", limit=PROPOSALS_MAX)

@@ -30,7 +30,7 @@ class Stream:
         self._broken: RopewalkError | None = None
 
     async def receive(self) -> bytes:
-        """The next bytes; none after the peer has finished."""
+        """Return the next bytes; none after the peer has finished."""
         while not self._chunks:
             if self._ended:
                 return b""
@@ -56,7 +56,7 @@ class Stream:
         self._muxer.finish(self.number)
 
     def reset(self) -> None:
-        """Give it up in both directions."""
+        """Give up the stream in both directions."""
         self._muxer.reset(self.number)
 
     def _check(self) -> None:
@@ -64,8 +64,8 @@ class Stream:
         if error is not None:
             raise error
 
-    def heard(self, event: yamux.Event) -> None:
-        """Take an event of the session."""
+    def handle(self, event: yamux.Event) -> None:
+        """Handle an event of the session."""
         match event:
             case yamux.Received(_, data):
                 self._chunks.append(data)
@@ -83,7 +83,7 @@ class Stream:
 
 
 class Muxer:
-    """Streams over a pipe. Use it as a context; `error` says why it ended, `ended` when."""
+    """Streams over a pipe. Use it as a context; `ended` is set at its end, and `error` is the reason."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Muxer:
         self._streams: dict[int, Stream] = {}
         self._outgoing = asyncio.Event()
         self._keep_alive_s = keep_alive_s
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Muxer:
-        self._heard_at = asyncio.get_running_loop().time()
+        self._received_at = asyncio.get_running_loop().time()
         self._tasks = [asyncio.create_task(each()) for each in (self._read, self._write, self._keep_alive)]
         return self
 
@@ -150,23 +150,23 @@ class Muxer:
         self._outgoing.set()
 
     def waiting(self, number: int) -> int:
-        """How many bytes of a stream are queued."""
+        """Return how many bytes of a stream are queued."""
         return self._session.waiting(number)
 
     def consumed(self, number: int, count: int) -> None:
-        """The reader of a stream took bytes."""
+        """Note that the reader of a stream took bytes."""
         self._session.consumed(number, count)
         self._outgoing.set()
 
     def finish(self, number: int) -> None:
-        """The writer of a stream is done."""
+        """Finish a stream in our direction."""
         self._session.finish(number)
         if not self._session.knows(number):
             self._streams.pop(number, None)
         self._outgoing.set()
 
     def reset(self, number: int) -> None:
-        """Nobody wants a stream any more."""
+        """Give up a stream in both directions."""
         self._session.reset(number)
         self._streams.pop(number, None)
         self._outgoing.set()
@@ -174,7 +174,7 @@ class Muxer:
     async def _read(self) -> None:
         try:
             while data := await self.pipe.receive():
-                self._heard_at = asyncio.get_running_loop().time()
+                self._received_at = asyncio.get_running_loop().time()
                 for event in self._session.receive(data):
                     self._tell(event)
                 self._outgoing.set()
@@ -193,7 +193,7 @@ class Muxer:
             return
         found = self._streams.get(event.stream)
         if found is not None:
-            found.heard(event)
+            found.handle(event)
             if isinstance(event, yamux.Reset) or not self._session.knows(event.stream):
                 del self._streams[event.stream]
 
@@ -226,7 +226,7 @@ class Muxer:
         count = 0
         while self.error is None:
             await asyncio.sleep(self._keep_alive_s)
-            silence = asyncio.get_running_loop().time() - self._heard_at
+            silence = asyncio.get_running_loop().time() - self._received_at
             if silence > SILENCE_S_MAX / KEEP_ALIVE_S * self._keep_alive_s:
                 self.end(Unavailable(f"{self.pipe.name} has been silent for {silence:.0f} s"))
                 return

@@ -55,7 +55,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Bytes came on a stream; give their number to `consumed` once somebody has taken them."""
+    """Bytes came on a stream; give their number to `consumed` once a reader has taken them."""
 
     stream: int
     data: bytes
@@ -84,7 +84,7 @@ class Writable:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The peer ends the session; 0 is a plain goodbye, 1 says that we broke the protocol, 2 that it did."""
+    """The peer ends the session; code 0 is a normal end, 1 our protocol error, 2 an internal error."""
 
     reason: int
 
@@ -145,16 +145,16 @@ class YamuxSession:
             self._turn.append(stream)
 
     def waiting(self, stream: int) -> int:
-        """How many bytes of a stream wait to be sent; none for one that has ended."""
+        """Return how many bytes of a stream are queued; none for one that has ended."""
         state = self._streams.get(stream)
         return 0 if state is None else len(state.waiting)
 
     def knows(self, stream: int) -> bool:
-        """Whether a stream is still open in some direction."""
+        """Return whether a stream is open in some direction."""
         return stream in self._streams
 
     def consumed(self, stream: int, count: int) -> None:
-        """Somebody has taken received bytes out: the peer may send as many again."""
+        """Note that a reader took bytes: the peer may send as many again."""
         state = self._streams.get(stream)
         if state is None or state.finished_there:
             return
@@ -187,7 +187,7 @@ class YamuxSession:
         self._put(_Type.GO_AWAY, _Flag(0), 0, reason)
 
     def data_to_send(self, limit: int = 1 << 17) -> bytes:
-        """The next bytes for the peer: control frames first, then one frame of each stream in turn."""
+        """Return the next bytes for the peer: control frames first, then one frame of each stream in turn."""
         out, self._control = self._control, bytearray()
         while self._turn and len(out) < limit:
             for stream in list(self._turn):
@@ -258,7 +258,7 @@ class YamuxSession:
         state = self._streams.get(stream)
         if state is None:
             if stream > (self._theirs_last if self._is_theirs(stream) else self._next - 1):
-                raise Invalid(f"a yamux frame for stream {stream}, which nobody began", reason="yamux")
+                raise Invalid(f"a yamux frame for stream {stream}, which no side opened", reason="yamux")
             return  # it has ended here, and the peer does not know yet
         if flags & _Flag.RST:
             del self._streams[stream]

@@ -167,7 +167,7 @@ class _Pull:
         self.held = 0
 
     def _messages(self, leaves: list[Node]) -> Generator[SyncRequest, SyncResponse, list[bytes]]:
-        """The messages of these leaves, or of the first of them, as many as are to be held at once."""
+        """Fetch the messages of these leaves, or of the first of them, as many as may be held at once."""
         if self.log.profile.name == "v0.6":
             return (yield from self._carried(leaves))
         got = yield from self._ask(ValuesRequest(tuple(leaf.key for leaf in leaves)), ValuesResponse)
@@ -209,11 +209,11 @@ class _Pull:
                 self.refused.add(signed.key)
             elif outcome.status == "orphaned" and self.refused.isdisjoint(signed.parent_keys):
                 error = error or BrokenLink(
-                    f"message {outcome.id} stands on {outcome.missing[0]}, which the peer's own tree lacks",
+                    f"parent {outcome.missing[0]} of message {outcome.id} is missing in the peer's tree",
                     id=outcome.id,
                 )
             elif outcome.status == "orphaned":
-                self.refused.add(signed.key)  # it stands on something our rules refused
+                self.refused.add(signed.key)  # a parent of it was refused by our rules
         if error is not None:
             raise error
         if len(self.refused) > REFUSED_MAX:
@@ -222,7 +222,7 @@ class _Pull:
     def _check(self, leaf: Node, raw: bytes) -> SignedMessage:
         if leaf_hash(leaf.key, raw) != leaf.hash:
             raise DigestMismatch(
-                f"the peer's message under {leaf.key.hex()} has another hash than its tree says",
+                f"the peer's message under {leaf.key.hex()} does not have the hash of its leaf",
                 expected=leaf.hash.hex(),
                 got=leaf_hash(leaf.key, raw).hex(),
                 where="message",

@@ -37,7 +37,7 @@ LEVEL_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Push: a message, and the key it says it has."""
+    """Push: a message, and the key it was sent under."""
 
     key: bytes
     value: bytes
@@ -57,7 +57,7 @@ PushEvent = Insert | Update
 
 
 def frame(raw: bytes) -> bytes:
-    """Bytes after their length.
+    """Return bytes prefixed with their length.
 
     >>> frame(b"abc")
     b'\\x03abc'
@@ -100,10 +100,10 @@ class FrameCutter:
                 if byte < 0x80:
                     break
                 if shift > 28:
-                    raise Invalid("a frame's length has more than five bytes", reason="frame")
+                    raise Invalid("a frame's length must have at most five bytes", reason="frame")
             if size > self._limit:
                 raise TooLarge(
-                    f"a frame of {size} bytes; at most {self._limit}", size=size, limit=self._limit
+                    f"a frame must have at most {self._limit} bytes, got {size}", size=size, limit=self._limit
                 )
             if len(self._buffer) - body < size:
                 del self._buffer[:at]
@@ -174,26 +174,26 @@ def _only(raw: bytes, what: str) -> tuple[int, bytes]:
     """The one field of a oneof."""
     found = list(_fields(raw))
     if len(found) != 1 or not isinstance(found[0][1], bytes):
-        raise Invalid(f"{what} with {len(found)} fields; exactly one says what it is", reason="protobuf")
+        raise Invalid(f"{what} must have exactly one field, got {len(found)}", reason="protobuf")
     return found[0][0], found[0][1]
 
 
 def _as_bytes(value: int | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise Invalid("a number where bytes belong", reason="protobuf")
+        raise Invalid("field must be bytes, got a number", reason="protobuf")
     return value
 
 
 def _as_level(value: int | bytes) -> int:
     if not isinstance(value, int) or value > LEVEL_MAX:
-        raise Invalid("a level that no tree has", reason="level")
+        raise Invalid(f"level must be at most {LEVEL_MAX}", reason="level")
     return value
 
 
 def _as_key(value: int | bytes) -> bytes:
     key = _as_bytes(value)
     if len(key) not in (0, KEY_BYTES):  # empty and absent both mean the anchor
-        raise Invalid(f"a key of {len(key)} bytes; {KEY_BYTES} or none", reason="key length")
+        raise Invalid(f"a key must have {KEY_BYTES} bytes or none, got {len(key)}", reason="key length")
     return key
 
 
@@ -232,9 +232,9 @@ def _decode_node(raw: bytes, profile: ProfileName) -> Node:
         elif number == 4 and profile == "v0.6":
             value = _as_bytes(field)
     if len(hash_) != HASH_BYTES:
-        raise Invalid(f"a node's hash has {HASH_BYTES} bytes, not {len(hash_)}", reason="hash length")
+        raise Invalid(f"a node's hash must have {HASH_BYTES} bytes, got {len(hash_)}", reason="hash length")
     if value and (level > 0 or key == ANCHOR):
-        raise Invalid("a value on a node that is no leaf", reason="value")
+        raise Invalid("only leaves may carry a value", reason="value")
     if level > 0 or key == ANCHOR:
         value = None
     return Node(level, key, hash_, value)
@@ -258,7 +258,7 @@ def _decode_place(raw: bytes) -> tuple[int, bytes]:
 
 
 def encode_request(request: SyncRequest) -> bytes:
-    """A question as it travels.
+    """Encode a request.
 
     >>> encode_request(ChildrenRequest(2, b"")).hex()
     '1a020802'
@@ -275,7 +275,7 @@ def encode_request(request: SyncRequest) -> bytes:
 
 
 def decode_request(raw: bytes, profile: ProfileName) -> SyncRequest:
-    """A question that came; `get_values` exists in v0.13 only.
+    """Decode a request; `get_values` exists in v0.13 only.
 
     >>> decode_request(bytes.fromhex("0a00"), "v0.6")
     RootRequest()
@@ -293,7 +293,7 @@ def decode_request(raw: bytes, profile: ProfileName) -> SyncRequest:
 
 
 def encode_response(response: SyncResponse, profile: ProfileName) -> bytes:
-    """An answer as it travels; in v0.6 leaves carry their values.
+    """Encode a response; in v0.6 leaves carry their values.
 
     >>> encode_response(NodeResponse(None), "v0.13").hex()
     '1200'
@@ -315,7 +315,7 @@ def encode_response(response: SyncResponse, profile: ProfileName) -> bytes:
 
 
 def decode_response(raw: bytes, profile: ProfileName) -> SyncResponse:
-    """An answer that came; nothing in it is believed yet.
+    """Decode a response; nothing in it is verified yet.
 
     >>> decode_response(bytes.fromhex("2a00"), "v0.13")
     AbortResponse(cooldown=0)
@@ -329,7 +329,7 @@ def decode_response(raw: bytes, profile: ProfileName) -> SyncResponse:
     if number == 5 and profile == "v0.13":
         cooldown = dict(_fields(inner)).get(1, 0)
         if not isinstance(cooldown, int) or cooldown >> 32:
-            raise Invalid("a cooldown that is no 32-bit number", reason="cooldown")
+            raise Invalid("cooldown must be a 32-bit number", reason="cooldown")
         return AbortResponse(cooldown)
     if number not in (1, 2):
         raise Invalid(f"response {number} is unknown in {profile}", reason="response")
@@ -338,7 +338,7 @@ def decode_response(raw: bytes, profile: ProfileName) -> SyncResponse:
     if number == 2:
         return NodeResponse(node)
     if node is None:
-        raise Invalid("a root without a node", reason="root")
+        raise Invalid("a root response must hold a node", reason="root")
     return RootResponse(node)
 
 
@@ -346,7 +346,7 @@ def decode_response(raw: bytes, profile: ProfileName) -> SyncResponse:
 
 
 def encode_event(event: PushEvent) -> bytes:
-    """What is pushed, as it travels.
+    """Encode a push event.
 
     >>> encode_event(Update(())).hex()
     '1200'
@@ -359,7 +359,7 @@ def encode_event(event: PushEvent) -> bytes:
 
 
 def decode_event(raw: bytes) -> PushEvent:
-    """What was pushed.
+    """Decode a push event.
 
     >>> decode_event(bytes.fromhex("1200"))
     Update(heads=())
@@ -377,5 +377,5 @@ def decode_event(raw: bytes) -> PushEvent:
 def _check_keys(keys: Iterable[bytes]) -> Iterator[bytes]:
     for key in keys:
         if len(key) != KEY_BYTES:
-            raise Invalid(f"a key of {len(key)} bytes, not {KEY_BYTES}", reason="key length")
+            raise Invalid(f"a key must have {KEY_BYTES} bytes, got {len(key)}", reason="key length")
         yield key
