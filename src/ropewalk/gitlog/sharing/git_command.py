@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ropewalk.errors import Unavailable
 
-# Fixed messages, because the reasons of a rejected push are parsed; no prompt where nobody can answer it.
-BATCH = ("env", "LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_SSH_COMMAND=ssh -oBatchMode=yes")
+# Fixed messages, because the reasons of a rejected push are parsed; no prompt without a terminal.
+BATCH = ("env", "LC_ALL=C", "GIT_TERMINAL_PROMPT=0")
 PLAIN = ("env", "LC_ALL=C")
 DETAIL_CHARACTERS_MAX = 500
 
