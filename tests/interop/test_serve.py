@@ -331,6 +331,17 @@ def test_frames_from_before_the_first_client_are_kept(tmp_path):
         connection.close()
 
 
+def test_watch_runs_in_the_background(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"version":1,"watch":{"interval_seconds":0.2,"observations":{"channel":"health"}}}')
+    with serving(tmp_path, "--config", str(config)) as server:
+        assert server("POST", "/channels/audit/envelopes", envelopes(tmp_path, 1)).status == 201
+        labels = b'ropewalk_policy_hash_mismatch{channel="audit",domain="ops"'
+        until(lambda: labels in server("GET", "/metrics").body)
+        until(lambda: "health" in server("GET", "/channels").json["channels"])
+        assert b'ropewalk_alerts_firing{severity="page"} 0.0' in server("GET", "/metrics").body
+
+
 def frame_of(stream: http.client.HTTPResponse) -> Any:
     """The next event; its id is the frame's seq."""
     fields: dict[str, str] = {}

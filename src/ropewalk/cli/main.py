@@ -67,6 +67,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "stream": ("ropewalk.cli.stream.serve", "stream", "Serve and follow repository changes live."),
     "serve": ("ropewalk.cli.server.serve", "serve", "Serve a repository to a team over HTTP."),
     "auth": ("ropewalk.cli.server.auth", "auth", "Add, list and revoke clients of the server."),
+    "watch": ("ropewalk.cli.server.watch", "watch", "Watch channels: signals, alerts, schedules."),
     "rpc": ("ropewalk.cli.server.rpc", "rpc", "Answer JSON requests on stdin, one per line."),
     "messages-read": (
         "ropewalk.cli.server.rpc",

@@ -11,8 +11,17 @@ from ropewalk.disk.durable import Disk
 
 if TYPE_CHECKING:
     from ropewalk.server.node import Node
+    from ropewalk.server.watch.rounds import Round
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LABELS = ("channel", "domain", "protocol_version")  # S4 §14
+SIGNALS = {
+    "attestation_age_seconds": "Age of the newest evidence that held.",
+    "attestation_stale": "1 if the newest evidence has used up four fifths of its freshness budget.",
+    "attestation_chain_valid": "1 if all evidence in the window was judged and held, and the newest still does.",
+    "evidence_failed": "Pieces of evidence in the window that failed, or no longer hold.",
+    "policy_hash_mismatch": "Envelopes in the window that name another policy than their channel has.",
+}
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -59,6 +68,10 @@ class Metrics:
         self.stream_lag = self._gauge("stream_lag_frames", "Frames that the slowest client has not taken.")
         self.uptime = self._gauge("uptime_seconds", "Time since the server started.")
         self.ready = self._gauge("ready", "1 if the server can do its work.")
+        self.signals = {
+            name: Gauge(f"ropewalk_{name}", text, LABELS, registry=registry) for name, text in SIGNALS.items()
+        }
+        self.firing = Gauge("ropewalk_alerts_firing", "Alerts that fire.", ("severity",), registry=registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"ropewalk_{name}", text, registry=self.registry)
@@ -73,6 +86,19 @@ class Metrics:
         self.stream_lag.set(max((window.seq - each.cursor for each in connections), default=0))
         self.uptime.set(time.monotonic() - node.started_s)
         self.ready.set(node.fault is None)
+
+    def take_signals(self, found: Round) -> None:
+        """Take the figures of a watch round; what was not measured has no figure."""
+        for name, gauge in self.signals.items():
+            gauge.clear()
+            for signal in found.signals:
+                value = getattr(signal, name)
+                if name == "attestation_chain_valid" and signal.attestation_age_seconds is not None:
+                    value = value is True  # unknown is not valid
+                if value is not None:
+                    gauge.labels(*signal.labels).set(float(value))
+        for severity in ("page", "ticket"):
+            self.firing.labels(severity).set(sum(each["severity"] == severity for each in found.firing))
 
     def render(self, node: Node) -> bytes:
         """Return the text that Prometheus scrapes."""

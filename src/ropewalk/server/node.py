@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from ropewalk.ledger.channel.channel import check_first
 from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.writer_lease import WriterLease
+from ropewalk.net.threads import in_thread
 from ropewalk.server.append_queue import AppendQueue
 from ropewalk.server.auth.auth_file import Authenticator
 from ropewalk.server.auth.rate_limit import RateLimiter
@@ -29,6 +31,7 @@ from ropewalk.server.idempotency import IdempotencyKeys
 from ropewalk.server.metrics import Metrics, TimedDisk
 from ropewalk.server.settings import Settings
 from ropewalk.server.stream_host import HostedStream, NodeSource, NodeStream
+from ropewalk.server.watch.rounds import Watch, WatchConfig
 
 TICK_S = 1.0
 NODE_KEY = "node"
@@ -51,6 +54,7 @@ class Node:
         channel_keys: Callable[[str], Sequence[SigningKey]],
         signing_key: Callable[[str], SigningKey],
         prepare: Callable[[GitRepository], None] = lambda _log: None,
+        watch: WatchConfig | None = None,
     ) -> None:
         self.place = place
         self.settings = settings
@@ -60,6 +64,8 @@ class Node:
         self.channel_keys = channel_keys
         self.signing_key = signing_key
         self._prepare = prepare
+        self._watch = watch
+        self._watching: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(settings.read_threads, "ropewalk-read")
         self._reading = 0
         self.moves = GroupMoves()
@@ -82,6 +88,8 @@ class Node:
         self._stream = await stream.__aenter__()
         self.stream.catch_up = stream.catch_up
         self._tick = asyncio.create_task(self._look_after())
+        if self._watch is not None:
+            self._watching = asyncio.create_task(self._run_watch(self._watch))
         return self
 
     async def __aexit__(
@@ -89,6 +97,9 @@ class Node:
     ) -> None:
         assert self._tick is not None
         self._tick.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self.drain()
         await self._stream.__aexit__(None, None, None)
         await asyncio.gather(*(door.close() for door in self._doors.values()), return_exceptions=True)
@@ -154,6 +165,22 @@ class Node:
             check_first(self.place.home, raws[0])
             create_channel(self.place.home, channel, NODE_KEY, self.signing_key(NODE_KEY).public)
             _journal.info("made channel %s, sealed by the key %s", channel, NODE_KEY)
+
+    async def _run_watch(self, config: WatchConfig) -> None:
+        """Do what `ropewalk watch` does, in a thread of its own."""
+        watch = Watch(
+            self.place.home,
+            config,
+            channel_keys=self.channel_keys,
+            signing_key=self.signing_key,
+            now_ns=time.time_ns,
+        )
+        while True:
+            try:
+                self.metrics.take_signals(await in_thread(watch.round))
+            except (RopewalkError, OSError) as error:
+                _journal.warning("watch: %s", error)
+            await asyncio.sleep(config.interval_s * (0.9 + random.random() / 5))  # noqa: S311 - jitter
 
     async def _look_after(self) -> None:
         """Once a second: clients that were revoked, figures that change by themselves, keys nobody needs."""
