@@ -5,10 +5,12 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ropewalk.server.metrics import Metrics
@@ -38,6 +40,17 @@ def test_systemd_unit_waits_for_readiness():
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string((EXAMPLES / "serve" / "ropewalk.service").read_text())
     assert unit["Service"]["Type"] == "notify" and unit["Service"]["KillSignal"] == "SIGTERM"
+
+
+def test_rules_pass_promtool_and_name_metrics_that_exist():
+    path = EXAMPLES / "prometheus" / "ropewalk-serve.rules.yml"
+    names = {metric.name for metric in Metrics().registry.collect()}
+    assert set(re.findall(r"ropewalk_[a-z_]+", path.read_text())) <= names
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not on PATH (Debian package prometheus); CI has it")
+    done = subprocess.run([promtool, "check", "rules", path], capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done
 
 
 def test_dashboard_shows_metrics_that_exist():
