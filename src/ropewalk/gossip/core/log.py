@@ -83,6 +83,7 @@ class GossipLog(Generic[Payload, Result]):
         self.topic = check_topic(self.profile, topic)
         self.signer = signer
         self.tree_writer = TreeWriter()
+        self.frontiers = ancestors.FrontierCache()
         self._rules = Rules(
             validator(validate),
             strict_access(access),
@@ -376,12 +377,10 @@ class GossipLog(Generic[Payload, Result]):
                 return
         current: Transaction | None = getattr(self._open, "change", None)
         if current is not None:
-            index_arrivals(current, self.profile, self.topic)
+            index_arrivals(current, self)
         else:
             # In steps, so that a long log does not become one long transaction.
-            while not self.table.transact(
-                lambda change: index_arrivals(change, self.profile, self.topic, INDEX_STEP)
-            ):
+            while not self.table.transact(lambda change: index_arrivals(change, self, INDEX_STEP)):
                 pass
         with self.view() as view:
             yield view

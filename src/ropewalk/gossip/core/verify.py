@@ -14,7 +14,6 @@ from ropewalk.gossip.core.message import SignedMessage, verify
 from ropewalk.gossip.core.table import View
 from ropewalk.gossip.core.tree import root_of
 from ropewalk.gossip.core.writing import counted
-from ropewalk.kernel import cbor
 from ropewalk.kernel.prolly import MemoryStore, ProllyTree
 from ropewalk.kernel.report import Report, Step
 
@@ -231,10 +230,17 @@ class _Look:
 
     def ancestors(self) -> str | None:
         count = 0
+        cache = ancestors.FrontierCache()
         for found, raw in self.view.scan("ancestors"):
+            if ancestors.is_shared(found):
+                if not ancestors.check_shared(found, raw):
+                    raise _Fault(f"link list {found.hex()} is stored under another digest")
+                continue
             key = Key(found)
-            links = ancestors.make_links(self.view, self.log.profile, self.code.clock(key), self.known[key])
-            if cbor.dag_encode(links) != raw:
+            links = ancestors.make_links(
+                self.view, self.log.profile, self.code.clock(key), self.known[key], cache
+            )
+            if ancestors.stored_links(self.view, key) != links:
                 raise _Fault(f"the links of {id_of(key)} are wrong")
             count += 1
         if counted(self.view).indexed != count:

@@ -61,6 +61,7 @@ class Home(Protocol):
     topic: str
     profile: Profile
     tree_writer: TreeWriter
+    frontiers: ancestors.FrontierCache
 
     @property
     def rules(self) -> Rules: ...
@@ -136,7 +137,7 @@ class Batch:
         root = self._log.tree_writer.add(self.change, self._leaves)
         self.change.put("meta", _ARRIVALS, self._arrived.to_bytes(8, "big"))
         if self._log.rules.index_ancestors:
-            index_arrivals(self.change, self._log.profile, self._log.topic)
+            index_arrivals(self.change, self._log)
         self.events.append(Committed(root))
 
     def _unless_ready(self, signed: SignedMessage) -> Inserted | None:
@@ -247,7 +248,7 @@ def stored_message(view: View, profile: Profile, key: Key) -> bytes:
     return raw
 
 
-def index_arrivals(change: Transaction, profile: Profile, topic: str, limit: int | None = None) -> bool:
+def index_arrivals(change: Transaction, log: Home, limit: int | None = None) -> bool:
     """Bring the ancestor index up to the last arrival, or `limit` messages further; whether it is there now.
 
     Parents arrive before children, so their links are there already.
@@ -255,8 +256,8 @@ def index_arrivals(change: Transaction, profile: Profile, topic: str, limit: int
     last = counted(change).indexed
     rows = list(islice(change.scan("arrivals", (last + 1).to_bytes(8, "big")), limit))
     for _, key in rows:
-        signed = decode(profile, topic, stored_message(change, profile, Key(key)))
-        ancestors.index(change, profile, Key(key), signed.parent_keys)
+        signed = decode(log.profile, log.topic, stored_message(change, log.profile, Key(key)))
+        ancestors.index(change, log.profile, Key(key), signed.parent_keys, log.frontiers)
     if rows:
         change.put("meta", _INDEXED, rows[-1][0])
     return limit is None or len(rows) < limit
