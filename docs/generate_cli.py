@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md from the commands themselves: `python docs/generate_cli.py [--check]`.
+"""Write docs/reference/cli.md and docs/man/ropewalk.1 from the commands: `python docs/generate_cli.py [--check]`.
 
 With `--check` nothing is written; a page that has drifted ends with 5 and the difference.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import runpy
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -155,4 +156,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.exit(code or runpy.run_path(str(Path(__file__).with_name("generate_man.py")))["main"](sys.argv[1:]))

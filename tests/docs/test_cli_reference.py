@@ -110,3 +110,10 @@ def _refused(words: list[str]) -> str | None:
     except click.ClickException as error:
         return error.format_message()
     return None
+
+
+def test_the_man_page_has_not_drifted():
+    man = runpy.run_path(str(SCRIPT.with_name("generate_man.py")))
+    page = man["render"]()
+    assert man["PAGE"].read_text(encoding="utf-8") == page, "run make docs"
+    assert page.count(".SS ") > 100 and "\n.TH" not in page[5:]

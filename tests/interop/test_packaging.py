@@ -82,3 +82,4 @@ def test_builds_are_reproducible_and_install(tmp_path):
     )
     assert "ok  1 entries" in run(command, "verify", "log.git", cwd=tmp_path)
     assert (tmp_path / "clean" / "bin" / "gatosd").exists()
+    assert (tmp_path / "clean" / "share" / "man" / "man1" / "ropewalk.1").exists()

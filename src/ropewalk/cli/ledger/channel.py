@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -36,27 +37,18 @@ def envelope_id(text: str) -> bytes:
 def find_parent(
     channel: str, parent: str | None, event_class: str, correlation_id: str | None
 ) -> Envelope | None:
-    """Return the parent of a new envelope: the one named, or the Command of a Result."""
+    """Return the parent of a new envelope: the one named, or the Command of a Result; None without a repository."""
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.block.index_keys import claim_key
-    from ropewalk.ledger.channel.channel import open_channel
-    from ropewalk.ledger.envelope.envelope import parse_stored
+    from ropewalk.ledger.channel import lookup
 
-    if parent is not None:
-        with open_channel(here().home, channel) as reading:
-            return reading.envelope(envelope_id(parent))
-    if event_class != "Result" or correlation_id is None:
-        return None
+    named = envelope_id(parent) if parent is not None else None
     try:
-        with open_channel(here().home, channel) as reading:
-            place = reading.index.claim(claim_key("Command", correlation_id))
-            if place is None:
-                return None
-            height, leaf = place
-            (block,) = reading.blocks(height, height)
-    except NotFound:  # no such channel here: the envelope may be for another repository
+        home = here().home
+    except NotFound:
+        if named is not None:
+            raise
         return None
-    return parse_stored(block.envelopes[leaf])
+    return lookup.find_parent(home, channel, named, event_class, correlation_id)
 
 
 def version_for(channel: str) -> str:
@@ -64,37 +56,22 @@ def version_for(channel: str) -> str:
 
     Without a repository (the envelope will be sent to a server), return the oldest supported version.
     """
-    import time
-
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.settings import read_settings
-    from ropewalk.ledger.versions.lifecycle import version_to_write
+    from ropewalk.ledger.channel import lookup
     from ropewalk.ledger.versions.versions import LIFECYCLE
 
     try:
         home = here().home
     except NotFound:
         return f"{LIFECYCLE[0].minor}.0"
-    try:
-        policy = read_settings(home, channel).policy
-    except NotFound:
-        policy = None
-    return version_to_write(home, policy, time.time_ns())
+    return lookup.version_for(home, channel, time.time_ns())
 
 
-@contextmanager
-def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
+def channel_of(envelope: bytes, channel: str | None) -> AbstractContextManager[Channel]:
     """Open the channel that holds an envelope: the one named, or the first that has it."""
-    from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.channel import open_channel
-    from ropewalk.ledger.channel.settings import channels
+    from ropewalk.ledger.channel import lookup
 
-    for each in [channel] if channel is not None else channels(here().home):
-        with open_channel(here().home, each) as reading:
-            if reading.index.position(envelope) is not None:
-                yield reading
-                return
-    raise NotFound(f"no envelope {envelope.hex()} in {channel or 'any channel'}", id=envelope.hex())
+    return lookup.channel_of(here().home, envelope, channel)
 
 
 def channel_keys(channel: str) -> tuple[SigningKey, ...]:
