@@ -19,6 +19,7 @@ import pytest
 from tests.waiting import LIMIT_S
 
 import ropewalk
+from ropewalk.bridge.brokers import forms
 from ropewalk.bridge.brokers.loops import find_log
 from ropewalk.bridge.brokers.nats import NatsBroker
 from ropewalk.bridge.brokers.port import START, Broker, Moved, Outgoing
@@ -243,6 +244,37 @@ def test_unrecordable_messages_leave_a_record(server, tmp_path):
     assert events[0].payload == {"data_base64": "/wA="}
     assert events[1].type == "bridge.refused" and "AKIA" not in json.dumps(events[1].payload)
     assert events[-1].payload == {"n": 1}
+
+
+def test_forged_positions_and_headers_are_not_believed(server, tmp_path):
+    there, here = make(tmp_path, "there"), make(tmp_path, "here")
+    publish(there, range(3))
+    once(there, server)
+    with open_repository(there) as log:
+        last = list(log.events("jobs", layout=MESSAGES))[-1]
+    origin = (next(there.rglob("bridges")) / "origin").read_text().strip()
+    forged = {forms.ORIGIN: origin, forms.LOG: "messages/jobs", forms.CONTENT_ID: last.content_id}
+
+    async def act() -> None:
+        broker = await connect(server)
+        bodies = [
+            Outgoing(f"f{n}", b"{}", {**forged, forms.ULID: ulid})
+            for n, ulid in enumerate(("7" * 26, "x", ""))
+        ]
+        await broker.publish(bodies, await broker.last())
+        await broker.close()
+
+    asyncio.run(act())
+    publish(there, range(3, 5))
+    for progress in there.rglob("progress.json"):
+        progress.unlink()
+    assert once(there, server)["published"] == 2
+    with open_repository(here) as log:
+        for ref in ("JOBS_PENDING:99999999", "jobs.pending:99999999-0", "JOBS_PENDING:" + "9" * 5000):
+            log.append(
+                "jobs", {"ns": "", "type": "t", "payload": {}, "refs": {"broker": ref}}, layout=MESSAGES
+            )
+    assert once(here, server, "--direction", "in")["received"] == 8
 
 
 def test_bridge_outlives_a_server_that_restarts(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk.bridge.webhooks.forms import RETRY_S, check_signature
 from ropewalk.bridge.webhooks.hooks import Webhook
-from ropewalk.bridge.webhooks.post import post
+from ropewalk.bridge.webhooks.post import is_public, post
 from ropewalk.bridge.webhooks.run import Delivered, WebhookRunner
 from ropewalk.errors import NotFound, Usage
 
@@ -169,3 +169,27 @@ def test_secret_must_be_long_and_is_private(runner, endpoint):
     assert (runner.hooks.folder(HOOK) / "hook.json").stat().st_mode & 0o077 == 0
     with pytest.raises(NotFound):
         runner.hooks.get("../../etc")
+
+
+@pytest.mark.parametrize("kind", ["a\rb", "é", "x" * 500])
+def test_odd_event_types_do_not_stop_a_hook(log, runner, endpoint, kind):
+    add(runner, endpoint)
+    log.append("prod", {"type": kind, "payload": {}})
+    append(log, 1)
+    assert runner.once().delivered == 2
+
+
+def test_damaged_hook_stops_no_other(log, runner, endpoint):
+    add(runner, endpoint)
+    other = Webhook("ffeeddccbbaa0011", endpoint.url, "shiplog/prod", SECRET.hex(), allow_private=True)
+    runner.hooks.add(other, "")
+    (runner.hooks.folder(HOOK) / "state.json").write_bytes(b"{")
+    append(log, 1)
+    assert runner.once() == Delivered(delivered=1)
+
+
+@pytest.mark.parametrize(
+    "address", ["64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1", "fec0::1", "::7f00:1", "2002:7f00:1::"]
+)
+def test_translated_addresses_are_not_public(address):
+    assert not is_public(address)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ropewalk.bridge import cloudevents
 from ropewalk.bridge.brokers.port import Incoming, Outgoing
-from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, TooLarge
+from ropewalk.errors import Invalid, InvalidEnvelope, TooLarge
 from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
@@ -22,6 +23,7 @@ COMMIT: Final = "Ropewalk-Commit"
 CONTENT_ID: Final = "Ropewalk-Content-Id"
 REF: Final = "broker"  # the member of `refs` that names stream and position of an event that came in
 REFUSED_TYPE: Final = "bridge.refused"
+POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 BODY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX
 
 
@@ -57,11 +59,10 @@ def document(message: Incoming, stream: str) -> dict[str, Any]:
     return {**found, "ns": "", "refs": {REF: place(stream, message.position)}}
 
 
-def refused(message: Incoming, stream: str, error: RopewalkError) -> dict[str, Any]:
-    """Return the event that records that a message could not be taken in, and why."""
+def refused(message: Incoming, stream: str, error: Exception) -> dict[str, Any]:
+    """Return the event that records that a message could not be taken in; it repeats nothing of the message."""
     payload = {
         "code": type(error).__name__,
-        "detail": error.detail[:1000],
         "bytes": len(message.body),
         "blake3": blake3(message.body).hex(),
     }
@@ -93,7 +94,7 @@ def position_of(envelope: Mapping[str, Any], stream: str) -> str | None:
     if not isinstance(named, str) or not named.startswith(f"{stream}:"):
         return None
     position = named[len(stream) + 1 :]
-    return position if all(part.isdecimal() for part in position.split("-")) else None
+    return position if POSITION.fullmatch(position) else None
 
 
 def _payload(body: bytes) -> dict[str, Any]:

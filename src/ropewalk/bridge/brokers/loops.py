@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,24 +172,30 @@ class Publisher:
         self._ulid = self._ulid or hint.get("ulid")
         end, at = await self._broker.last(), hint.get("position", START)
         if order(at) > order(end):
-            at = START  # the stream was made anew, or is another one
+            at, self._ulid = (
+                START,
+                None,
+            )  # the stream was made anew: it holds none of what was published before
         while order(at) < order(end):
             batch = await self._broker.fetch(at, BATCH, FETCH_WAIT_S)
             if not batch:
                 break
             for message in batch:
-                if self._published(message):
+                if await asyncio.to_thread(self._published, message):
                     self._ulid = max(self._ulid or "", message.headers[forms.ULID])
             at = batch[-1].position
         self._position = end if order(end) >= order(at) else at
 
     def _published(self, message: Incoming) -> bool:
         said = message.headers
-        return (
+        ours = (
             said.get(forms.ORIGIN) == self._origin
             and said.get(forms.LOG) == self._log.name
-            and forms.ULID in said
+            and re.fullmatch(r"[0-9A-HJKMNP-TV-Z]{26}", said.get(forms.ULID, "")) is not None
         )
+        # Headers are anybody's to write: the log must hold the event under the content id that the message names.
+        event = self._log.find(said[forms.ULID]) if ours else None
+        return event is not None and event.content_id == said.get(forms.CONTENT_ID)
 
 
 class Subscriber:
@@ -204,7 +211,7 @@ class Subscriber:
     async def step(self, wait_s: float = FETCH_WAIT_S) -> int | None:
         """Append the next messages; return how many that was. None: nothing came within `wait_s`."""
         if self._position is None:
-            self._position = await asyncio.to_thread(self._recorded)
+            self._position = await asyncio.to_thread(self._recorded, await self._broker.last())
         batch = await self._broker.fetch(self._position, BATCH, wait_s)
         if not batch:
             return None
@@ -215,15 +222,23 @@ class Subscriber:
         await asyncio.to_thread(self._remember)
         return len(taken)
 
-    def _recorded(self) -> str:
-        """Return the position of the last message that the log holds."""
+    def _recorded(self, end: str) -> str:
+        """Return the position of the last message that the log holds. `end` is where the stream ends.
+
+        A position beyond the end is no message of this stream, whoever wrote it into an event.
+        """
         hint = self.progress.read()
         position, ulid = hint.get("position", START), hint.get("ulid") or None
+        if order(position) > order(end):
+            raise Conflict(
+                f"stream {self._broker.stream} ends at {end}, but messages up to {position} were recorded",
+                advice="The stream was made anew. Bridge it under another stream name, or into another topic.",
+            )
         if self._log.topic not in self._log.repository.topics(MESSAGES):
             return START
         for event in self._log.repository.events(self._log.topic, ulid, layout=MESSAGES):
             found = forms.position_of(event.envelope, self._broker.stream)
-            if found is not None:
+            if found is not None and order(found) <= order(end):
                 position = max(position, found, key=order)
         return position
 
@@ -246,7 +261,7 @@ class Subscriber:
             seal(MESSAGES, self._log.topic, draft.document, LOWEST)
             screen_draft(draft)
             return draft
-        except RopewalkError as error:
+        except (RopewalkError, ValueError, RecursionError) as error:
             return Draft(forms.refused(message, self._broker.stream, error))
 
     def _remember(self) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ACK_WAIT_S: Final = 10.0  # for the acknowledgements of one batch
 CONNECT_S: Final = 5.0
 WRONG_LAST_SEQUENCE: Final = 10071  # JetStream's error code for a position that has moved
+HEADER_BYTES: Final = 256  # what the client adds to the headers of a message
 CONSUMER_IDLE_S: Final = 60.0  # after which the server removes the consumer of a bridge that has gone
 SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -38,6 +39,7 @@ class NatsBroker:
         self.stream, self.subject = stream, subject
         self._consumer: Any = None
         self._next = ""  # the position behind which the consumer goes on
+        self._taken = 0  # messages that the consumer has brought: it numbers them, and none may be missing
 
     @classmethod
     async def connect(cls, url: str, subject: str, stream: str | None = None) -> Self:
@@ -56,7 +58,9 @@ class NatsBroker:
             client = await nats.connect(
                 url,
                 connect_timeout=CONNECT_S,
-                max_reconnect_attempts=3,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0.2,
                 error_cb=_quiet,
                 name="ropewalk bridge",
             )
@@ -67,7 +71,14 @@ class NatsBroker:
             found = await context.find_stream_name_by_subject(subject)
         except NotFoundError:
             found = stream or re.sub(r"[^A-Za-z0-9_-]", "_", subject).upper()
-            await context.add_stream(name=found, subjects=[subject])
+            try:
+                await context.add_stream(name=found, subjects=[subject])
+            except (nats.errors.Error, TimeoutError) as error:
+                await client.close()
+                raise Unavailable(f"cannot make stream {found}: {error}") from error
+        except (nats.errors.Error, TimeoutError) as error:
+            await client.close()
+            raise Unavailable(f"JetStream of {_shown(url)} does not answer: {error or 'timeout'}") from error
         if stream is not None and found != stream:
             await client.close()
             raise Conflict(f"subject {subject} belongs to stream {found}, not {stream}")
@@ -81,8 +92,10 @@ class NatsBroker:
     async def publish(self, batch: Sequence[Outgoing], expected: str) -> str:
         """Publish a batch in one go. Every message names its predecessor, so a refused one stops all behind it."""
         for message in batch:
-            if len(message.body) > self._client.max_payload:
-                limit = self._client.max_payload
+            limit = self._client.max_payload - sum(
+                len(name) + len(text) + 4 for name, text in message.headers.items()
+            )
+            if len(message.body) > limit - HEADER_BYTES:
                 raise TooLarge(
                     f"event {message.id} must be at most {limit} bytes for this server, got {len(message.body)}",
                     advice="Raise max_payload in the server's configuration.",
@@ -124,6 +137,11 @@ class NatsBroker:
         except (nats.errors.Error, OSError) as error:
             self._consumer = None
             raise Unavailable(f"cannot read stream {self.stream}: {error}") from error
+        numbers = [each.metadata.sequence.consumer for each in found]
+        if numbers != list(range(self._taken + 1, self._taken + 1 + len(numbers))):
+            self._consumer = None  # something was sent and did not arrive: ask again from `after`
+            return ()
+        self._taken += len(numbers)
         batch = [
             Incoming(str(each.metadata.sequence.stream), each.data, dict(each.headers or {}))
             for each in found
@@ -136,7 +154,7 @@ class NatsBroker:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
         if self._consumer is not None:
-            await self._consumer.unsubscribe()
+            await self._asked(self._consumer.unsubscribe())
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.ALL if after == START else DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=None if after == START else int(after) + 1,
@@ -146,7 +164,7 @@ class NatsBroker:
         self._consumer = await self._asked(
             self._context.pull_subscribe(self.subject, stream=self.stream, config=config)
         )
-        self._next = after
+        self._next, self._taken = after, 0
 
     async def _asked(self, answer: Any) -> Any:
         import nats.errors

@@ -12,8 +12,14 @@ from ropewalk.errors import Unavailable
 
 # Appends a batch only if the stream still ends where the caller believes; a script runs alone.
 APPEND: Final = """
-local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
-local at = last[1] and last[1][1] or '0'
+local at = '0'
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  local facts = redis.call('XINFO', 'STREAM', KEYS[1])
+  for i = 1, #facts, 2 do
+    if facts[i] == 'last-generated-id' then at = facts[i + 1] end
+  end
+end
+if at == '0-0' then at = '0' end
 if at ~= ARGV[1] then return false end
 for i = 2, #ARGV, 3 do
   at = redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], 'headers', ARGV[i + 1], 'body', ARGV[i + 2])
@@ -46,9 +52,12 @@ class RedisBroker:
         return cls(client, stream)
 
     async def last(self) -> str:
-        """Return the id of the newest entry."""
-        found = await self._asked(self._client.xrevrange(self.stream, count=1))
-        return found[0][0].decode() if found else START
+        """Return the id that was given last, also if that entry was deleted since."""
+        if not await self._asked(self._client.exists(self.stream)):
+            return START
+        facts = await self._asked(self._client.xinfo_stream(self.stream))
+        found = facts["last-generated-id"].decode()
+        return START if found == "0-0" else str(found)
 
     async def publish(self, batch: Sequence[Outgoing], expected: str) -> str:
         """Append a batch as one script: all of it, or none."""
@@ -88,7 +97,7 @@ def _incoming(position: str, entry: dict[bytes, bytes]) -> Incoming:
     try:
         said = json.loads(entry.get(b"headers", b"{}"))
         headers = {name: value for name, value in said.items() if isinstance(value, str)}
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
     if b"body" in entry:
         return Incoming(position, entry[b"body"], headers)

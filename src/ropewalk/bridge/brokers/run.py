@@ -12,7 +12,7 @@ from typing import Literal
 from ropewalk.bridge.brokers.loops import BridgedLog, Publisher, Subscriber
 from ropewalk.bridge.brokers.port import Broker
 from ropewalk.disk.durable import read_file
-from ropewalk.errors import Unavailable
+from ropewalk.errors import RopewalkError, Unavailable
 
 Direction = Literal["out", "in", "both"]
 IDLE_S = 0.2  # between two looks at a log with nothing new
@@ -52,18 +52,14 @@ class Bridge:
 
     async def once(self) -> BridgeReport:
         """Move everything there is now, in both directions asked for, then return."""
-        broker = await self._connect()
-        try:
-            with contextlib.ExitStack() as held:
-                publisher, subscriber = self._ends(broker, held)
-                if subscriber is not None:
-                    while await self._receive(subscriber):
-                        pass
-                if publisher is not None:
-                    while await self._publish(publisher):
-                        pass
-        finally:
-            await broker.close()
+        async with contextlib.AsyncExitStack() as held:
+            publisher, subscriber = await self._ends(held)
+            if subscriber is not None:
+                while await self._receive(subscriber):
+                    pass
+            if publisher is not None:
+                while await self._publish(publisher):
+                    pass
         return self.report
 
     async def run(self, stop: asyncio.Event) -> BridgeReport:
@@ -84,30 +80,33 @@ class Bridge:
         return self.report
 
     async def _session(self, stop: asyncio.Event) -> None:
-        broker = await self._connect()
-        try:
-            with contextlib.ExitStack() as held:
-                publisher, subscriber = self._ends(broker, held)
+        async with contextlib.AsyncExitStack() as held:
+            publisher, subscriber = await self._ends(held)
+            try:
                 async with asyncio.TaskGroup() as group:
                     if publisher is not None:
                         group.create_task(self._keep_publishing(publisher, stop))
                     if subscriber is not None:
                         group.create_task(self._keep_receiving(subscriber, stop))
-        except* Unavailable as several:
-            raise several.exceptions[0] from several
-        finally:
-            await broker.close()
+            except* RopewalkError as several:
+                raise several.exceptions[0] from several
 
-    def _ends(self, broker: Broker, held: contextlib.ExitStack) -> tuple[Publisher | None, Subscriber | None]:
+    async def _ends(self, held: contextlib.AsyncExitStack) -> tuple[Publisher | None, Subscriber | None]:
+        """Return what moves the events. Each direction has its own connection: an adapter reads at one place only."""
         origin = repository_id(self._log)
         publisher = subscriber = None
         if self._direction in ("out", "both"):
-            publisher = Publisher(self._log, broker, origin=origin, form=self._form)
+            publisher = Publisher(self._log, await self._broker(held), origin=origin, form=self._form)
             held.enter_context(publisher.progress.held())
         if self._direction in ("in", "both"):
-            subscriber = Subscriber(self._log, broker, origin=origin)
+            subscriber = Subscriber(self._log, await self._broker(held), origin=origin)
             held.enter_context(subscriber.progress.held())
         return publisher, subscriber
+
+    async def _broker(self, held: contextlib.AsyncExitStack) -> Broker:
+        broker = await self._connect()
+        held.push_async_callback(broker.close)
+        return broker
 
     async def _publish(self, publisher: Publisher) -> bool:
         moved = await publisher.step()
@@ -143,5 +142,6 @@ def repository_id(log: BridgedLog) -> str:
         if len(found) == 32:
             return found
     store.disk.make_directories(path.parent)
-    store.disk.replace(path, secrets.token_hex(16).encode() + b"\n")
+    with contextlib.suppress(FileExistsError):  # another bridge was faster: its id counts
+        store.disk.write_new(path, secrets.token_hex(16).encode() + b"\n")
     return read_file(path, 64).decode().strip()

@@ -13,11 +13,14 @@ from urllib.parse import urlsplit
 
 from ropewalk.bridge.webhooks.forms import check_secret
 from ropewalk.disk.durable import Disk, read_file
+from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import Damaged, NotFound, Usage
 
 HOOK_ID = re.compile(r"[0-9a-f]{16}")
 FILE_BYTES_MAX = 1 << 20
 URL_CHARACTERS_MAX = 2000
+RETRIES_MAX = 256  # events of one hook that wait for another attempt; then new ones wait in the log
+LOCK_WAIT_S = 30.0
 LOG_BYTES_MAX = 1 << 20  # of the delivery log; then it starts again, with the old one beside it
 
 
@@ -120,13 +123,17 @@ class Webhooks:
         return [self._read(path) for path in sorted((self._folder / hook / "dead").glob("*.json"))]
 
     def raise_dead(self, hook: str, ulids: list[str]) -> list[str]:
-        """Put dead letters back into the retries, all of them if none is named; return their ULIDs."""
+        """Put dead letters back into the retries, those named or all, as far as there is room; return their ULIDs."""
+        with hold_folder(self._folder / self.get(hook).id, LOCK_WAIT_S, self._disk):
+            return self._raise(hook, ulids)
+
+    def _raise(self, hook: str, ulids: list[str]) -> list[str]:
         there = [each["ulid"] for each in self.dead(hook)]
         missing = [ulid for ulid in ulids if ulid not in there]
         if missing:
             raise NotFound(f"webhook {hook} has no dead letter {missing[0][:40]!r}")
-        chosen = ulids or there
         state = self.state(hook)
+        chosen = (ulids or there)[: max(0, RETRIES_MAX - len(state.retries))]
         self.save_state(
             hook, replace(state, retries=(*state.retries, *(Retry(each, 0, 0) for each in chosen)))
         )

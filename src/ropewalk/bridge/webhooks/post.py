@@ -12,6 +12,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 TIMEOUT_S: Final = 10.0
+# Prefixes under which IPv6 networks reach IPv4 addresses: NAT64 (RFC 6052, RFC 8215) and IPv4-compatible ones.
+TRANSLATED: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
 ANSWER_BYTES_MAX: Final = 4096  # of the answer's body; only its status matters
 
 
@@ -37,8 +39,8 @@ def post(
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         address = _resolve(host, port, allow_private)
-    except OSError as error:
-        return PostResult(None, f"{host}: {error.strerror or error}")
+    except (OSError, UnicodeError) as error:
+        return PostResult(None, f"{host}: {error}"[:200])
     if address is None:
         return PostResult(
             None, f"{host} has no public address; --allow-private permits loopback and private ones"
@@ -51,7 +53,7 @@ def post(
         answer.read(ANSWER_BYTES_MAX)
         detail = "redirects are not followed" if 300 <= answer.status < 400 else answer.reason[:100]
         return PostResult(answer.status, detail)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         return PostResult(None, f"{type(error).__name__}: {error}"[:200])
     finally:
         connection.close()
@@ -77,7 +79,9 @@ def is_public(address: str) -> bool:
         inner = found.ipv4_mapped or found.sixtofour
         if inner is not None:
             return is_public(str(inner))
-    return found.is_global and not found.is_multicast
+        if found.is_site_local or any(found in network for network in TRANSLATED):
+            return False
+    return found.is_global and not found.is_multicast and not found.is_reserved
 
 
 class _Pinned(http.client.HTTPConnection):

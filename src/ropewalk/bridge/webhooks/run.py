@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, replace
 
 from ropewalk.bridge.brokers.loops import find_log
-from ropewalk.bridge.webhooks.forms import body_of, pause_ms, sign
-from ropewalk.bridge.webhooks.hooks import HookState, Retry, Webhook, Webhooks
+from ropewalk.bridge.webhooks.forms import ATTEMPTS_MAX, body_of, pause_ms, sign
+from ropewalk.bridge.webhooks.hooks import RETRIES_MAX, HookState, Retry, Webhook, Webhooks
 from ropewalk.bridge.webhooks.post import PostResult, post
 from ropewalk.disk.folder_lock import hold_folder
-from ropewalk.errors import NotFound
+from ropewalk.errors import NotFound, RopewalkError
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.repository.repository import GitRepository
 
-RETRIES_MAX = 256  # events that wait for another attempt; then new ones wait in the log
 BATCH = 64
 IDLE_S = 0.5
+HOOKS_AT_ONCE = 8
+HEADER = re.compile(r"[!-~][ -~]{0,199}")
+_journal = logging.getLogger("ropewalk.webhooks")
 
 
 @dataclass(slots=True)
@@ -41,10 +47,22 @@ class WebhookRunner:
 
     def once(self) -> Delivered:
         """Deliver what is new and what is due; return without waiting for later attempts."""
+        with ThreadPoolExecutor(HOOKS_AT_ONCE) as pool:
+            rounds = list(pool.map(self._round, self.hooks.all()))
+        return (
+            Delivered(*(sum(column) for column in zip(*map(astuple, rounds), strict=True)))
+            if rounds
+            else Delivered()
+        )
+
+    def _round(self, hook: Webhook) -> Delivered:
+        """Deliver to one hook; what is wrong with it stops no other."""
         done = Delivered()
-        for hook in self.hooks.all():
+        try:
             with hold_folder(self.hooks.folder(hook.id), 0.0):
-                self._deliver(hook, done)
+                self._deliver(self.hooks.get(hook.id), done)
+        except RopewalkError as error:
+            _journal.warning("webhook %s: %s", hook.id, error.detail)
         return done
 
     def run(self, stop: threading.Event, told: Callable[[Delivered], None] = lambda _done: None) -> None:
@@ -85,7 +103,15 @@ class WebhookRunner:
         self, hook: Webhook, state: HookState, event: Event, failed: int, done: Delivered
     ) -> HookState:
         """Send one event; return the state with its next attempt, if there is to be one."""
-        result = self._send(hook, event, failed + 1)
+        try:
+            result = self._send(hook, event, failed + 1)
+        except (
+            RopewalkError,
+            ValueError,
+            OverflowError,
+            OSError,
+        ) as error:  # an event that no form can carry
+            failed, result = ATTEMPTS_MAX, PostResult(None, f"cannot be sent: {error}"[:200])
         self.hooks.record(
             hook.id,
             {
@@ -117,7 +143,7 @@ class WebhookRunner:
         headers = {
             "Content-Type": media,
             "User-Agent": "ropewalk-webhook",
-            "X-GATOS-Event": event.type.encode("ascii", "backslashreplace").decode()[:200].replace("\n", " "),
+            "X-GATOS-Event": event.type if HEADER.fullmatch(event.type) else json.dumps(event.type),
             "X-GATOS-Delivery": event.ulid,
             "X-GATOS-Attempt": str(attempt),
             "X-GATOS-Timestamp": str(stamp),
