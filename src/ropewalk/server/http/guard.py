@@ -28,6 +28,7 @@ OPEN_PATHS = {
     "/healthz",
     "/readyz",
 }  # probes and their like have no identity, and are not counted against one
+KNOWN_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -47,14 +48,26 @@ class Gate:
         self._origins = set(node.settings.origins)
 
     def admit(
-        self, headers: Headers, client: str, server: str | None, scheme: str, certificate: bytes | None
+        self,
+        headers: Headers,
+        client: str,
+        server: str | None,
+        scheme: str,
+        certificate: bytes | None,
+        *,
+        is_page: bool = False,
     ) -> tuple[Identity, Credentials]:
-        """Return the sender's identity and what proves it; raise what refuses the request."""
+        """Return the sender's identity and what proves it; raise what refuses the request.
+
+        `is_page` is whether the path is one that a person may open by a link.
+        """
         shown: dict[bytes, list[bytes]] = {}
         for name, value in headers:
             shown.setdefault(name.lower(), []).append(value)
         host = self._check_host(shown.get(b"host", []), server)
         self._check_origin(shown.get(b"origin", []), f"{scheme}://{host}")
+        if not (is_page and shown.get(b"sec-fetch-mode") == [b"navigate"]):
+            self._check_site(shown)
         credentials = credentials_of(shown.get(b"authorization", []), certificate)
         identity = self._node.auth.identify(credentials)
         who = identity.name if identity.known and self._node.auth.required else f"address {client}"
@@ -87,6 +100,15 @@ class Gate:
                     f"web pages of {text[:80]!r} may not use this server",
                     advice='List the page\'s origin in "origins" of --config.',
                 )
+
+    def _check_site(self, shown: dict[bytes, list[bytes]]) -> None:
+        """Refuse what a page of another origin makes a browser send without an Origin header, such as an image."""
+        sites = shown.get(b"sec-fetch-site", [])
+        if b"origin" not in shown and not all(each in (b"same-origin", b"none") for each in sites):
+            raise Denied(
+                "web pages of another origin may not use this server without an Origin header",
+                advice='List the page\'s origin in "origins" of --config, and call the server with CORS.',
+            )
 
 
 def _name_of(host: str) -> str:
@@ -165,6 +187,7 @@ class Guard:
             server[0] if server else None,
             scope["scheme"],
             state.get("certificate"),
+            is_page=not scope["path"].startswith("/api/"),
         )
         limit = self._node.settings.body_bytes_max
         for name, value in scope["headers"]:
@@ -183,11 +206,12 @@ class Guard:
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope.get("path_template") or "unmatched"
-        key = scope["method"], route, status
+        method = scope["method"] if scope["method"] in KNOWN_METHODS else "other"
+        key = method, route, status
         figures = self._figures.get(key)
         if figures is None:  # looking them up by labels takes a tenth of a request
             metrics = self._node.metrics
-            figures = metrics.requests.labels(key[0][:16], route, str(status)), metrics.latency.labels(route)
+            figures = metrics.requests.labels(method, route, str(status)), metrics.latency.labels(route)
             self._figures[key] = figures
         figures[0].inc()
         figures[1].observe(seconds)
