@@ -151,6 +151,8 @@ def test_pending_messages_are_listed_and_dropped(said, tmp_path: Path):
     assert said("pending", "drop", waiting[0].id, "--json").json == {"dropped": 1, "pending": 2}
     assert said("pending", "drop", "--older-than", "1", "--json").json == {"dropped": 0, "pending": 2}
     assert said("pending", "drop", "--all", "--json").json == {"dropped": 2, "pending": 0}
+    assert said("pending", "--drop", "--json").json == {"dropped": 0, "pending": 0}
+    assert said("pending", "--drop", "ls").code == 2
     assert said("pending", "drop").code == 2
     assert said("verify").code == 0
 

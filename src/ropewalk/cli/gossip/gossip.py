@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -166,10 +166,16 @@ def heads(topic: str | None) -> None:
     "  ropewalk gossip pending drop --topic com.example --older-than 1\n",
 )
 @topic_option
+@click.option("--drop", is_flag=True, help="Drop all of them, as `pending drop --all` does.")
 @click.pass_context
-def pending(context: click.Context, topic: str | None) -> None:
+def pending(context: click.Context, topic: str | None, drop: bool) -> None:
     """List or drop messages that wait for their parents; without a command, list them."""
-    if context.invoked_subcommand is None:
+    if context.invoked_subcommand is not None:
+        if drop:
+            raise click.UsageError("--drop goes with no command")
+    elif drop:
+        _drop_pending(topic, lambda log: log.drop_pending())
+    else:
         _list_pending(topic)
 
 
@@ -198,11 +204,13 @@ def pending_drop(ids: tuple[str, ...], topic: str | None, everything: bool, olde
     """Drop messages that wait for their parents. A peer that still has them can send them again."""
     if (bool(ids), everything, older_than is not None).count(True) != 1:
         raise click.UsageError("give IDs, --all or --older-than DAYS")
+    age_s = None if older_than is None else int(older_than * 86_400)
+    _drop_pending(topic, lambda log: log.drop_pending(ids or None, older_than_s=age_s))
+
+
+def _drop_pending(topic: str | None, drop: Callable[[GossipLog], int]) -> None:
     with open_here(topic) as log:
-        if older_than is not None:
-            dropped = log.drop_pending(older_than_s=int(older_than * 86_400))
-        else:
-            dropped = log.drop_pending(ids or None)
+        dropped = drop(log)
         left = len(log.pending())
     emit({"dropped": dropped, "pending": left}, f"ok  dropped={dropped} pending={left}")
 

@@ -103,16 +103,24 @@ def index(
     cache: FrontierCache | None = None,
 ) -> None:
     """Write the links of one message."""
-    row: list[list[Key] | bytes] = []
-    for links in make_links(change, profile, profile.code.clock(key), parents, cache):
-        if len(links) < SHARED_LINKS_MIN:
-            row.append(links)
-            continue
-        digest = _digest(links)
-        if change.get(TABLE, _SHARED + digest) is None:
-            change.put(TABLE, _SHARED + digest, b"".join(links))
-        row.append(digest)
-    change.put(TABLE, key, cbor.dag_encode(row))
+    lists = make_links(change, profile, profile.code.clock(key), parents, cache)
+    for links in lists:
+        row = _SHARED + _digest(links)
+        if len(links) >= SHARED_LINKS_MIN and change.get(TABLE, row) is None:
+            change.put(TABLE, row, b"".join(links))
+    change.put(TABLE, key, _encode_row(lists))
+
+
+def _encode_row(lists: Links) -> bytes:
+    return cbor.dag_encode([links if len(links) < SHARED_LINKS_MIN else _digest(links) for links in lists])
+
+
+def check_row(view: View, lists: Links, raw: bytes) -> bool:
+    """Return whether a row holds these link lists, whole as earlier versions wrote them or with shared ones."""
+    if raw != _encode_row(lists):
+        return raw == cbor.dag_encode(lists)
+    shared = (links for links in lists if len(links) >= SHARED_LINKS_MIN)
+    return all(view.get(TABLE, _SHARED + _digest(links)) is not None for links in shared)
 
 
 def is_shared(row: bytes) -> bool:

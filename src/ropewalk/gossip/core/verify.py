@@ -240,7 +240,7 @@ class _Look:
             links = ancestors.make_links(
                 self.view, self.log.profile, self.code.clock(key), self.known[key], cache
             )
-            if ancestors.stored_links(self.view, key) != links:
+            if not ancestors.check_row(self.view, links, raw):
                 raise _Fault(f"the links of {id_of(key)} are wrong")
             count += 1
         if counted(self.view).indexed != count:
