@@ -347,7 +347,7 @@ def test_verify_refuses_options_of_another_kind(repo, tmp_path):
     with pytest.raises(NotFound):
         ropewalk.verify(tmp_path / "missing.json")
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(Invalid, match="not a bundle"):
+    with pytest.raises(Invalid, match="no repository, no proof"):
         ropewalk.verify(tmp_path / "text")
     with pytest.raises(NotFound, match="missing"):
         ropewalk.verify(repo.path, trust=tmp_path / "missing.json")

@@ -72,7 +72,11 @@ ENVELOPES: dict[str, tuple[Callable[[], bytes], int, str]] = {
         8,
         "small order",
     ),
-    "a tail that is not the correlation id": (lambda: chained("a", "other"), 5, "tail"),
+    "a tail that is not the correlation id": (
+        lambda: chained("a", "other"),
+        5,
+        "must end with the correlation id",
+    ),
     "a cycle": (lambda: chained("a" * 64, "a" * 64, "c"), 5, "twice"),
     "a Result without its Command": (
         lambda: observed(event_class="Result", correlation_id="never").raw,

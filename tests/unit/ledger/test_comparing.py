@@ -167,7 +167,10 @@ def test_a_channel_that_exists_is_advised_about_as_it_is(tmp_path):
     create_channel(tmp_path, "ea.core", "node", NODE.public)
     with pytest.raises(Conflict) as refused:
         create_channel(tmp_path, "ea.core", "ada", ADA.public)
-    assert "keeps its policy" in refused.value.advice_now and "another name" in refused.value.advice_now
+    assert (
+        "policy and keys of a channel are fixed" in refused.value.advice_now
+        and "another name" in refused.value.advice_now
+    )
 
 
 def test_tiles_come_with_the_key_that_checks_their_checkpoint(ropewalk):

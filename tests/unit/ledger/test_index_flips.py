@@ -137,7 +137,7 @@ def test_key_heights_with_any_flipped_bit_are_refused(tmp_path):
         changed = bytearray(raw)
         changed[bit // 8] ^= 1 << bit % 8
         (tmp_path / "keys.json").write_bytes(changed)
-        with pytest.raises(Damaged, match="no list of heights"):
+        with pytest.raises(Damaged, match="not a valid list of heights"):
             read_heights(tmp_path)
 
 

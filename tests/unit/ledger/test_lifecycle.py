@@ -198,7 +198,7 @@ def test_status_warns_of_forks_torn_tails_and_channels_it_cannot_read(ropewalk):
     answer = ropewalk("ledger", "status", "--json")
     assert answer.code == 0
     text = "\n".join(answer.json["warnings"])
-    assert "1 forks" in text and "1 torn tails" in text and "b: " in text
+    assert "1 forks" in text and "1 incomplete blocks" in text and "b: " in text
 
 
 def test_reindex_builds_the_index_again_and_waits_for_nobody(ropewalk, tmp_path):

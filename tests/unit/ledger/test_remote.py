@@ -402,7 +402,7 @@ def test_a_server_that_stops_answers_what_it_has_read(tmp_path):
 
 def test_nothing_listens_in_the_open_unless_that_is_asked_for(tmp_path):
     create_channel(tmp_path, "audit", "node", NODE.public)
-    with pytest.raises(Usage, match="nothing would be encrypted"):
+    with pytest.raises(Usage, match="would not be encrypted"):
         LedgerServer(tmp_path, lambda _channel: [NODE], host="0.0.0.0")
     LedgerServer(tmp_path, lambda _channel: [NODE], host="0.0.0.0", plain=True)
     with pytest.raises(NotFound):
@@ -413,7 +413,7 @@ def test_nothing_listens_in_the_open_unless_that_is_asked_for(tmp_path):
     "url", ["", "ws://x:1", "tcp://x", "tcp://:1", "tcp://x:y", "tcp://x:1/a", "x:1", None]
 )
 def test_an_address_that_is_none_is_told_its_form(url):
-    with pytest.raises(Usage, match="no address of a ledger"):
+    with pytest.raises(Usage, match="not a ledger address"):
         LedgerClient(url, "audit")
 
 

@@ -28,7 +28,7 @@ def replayed(blocks: list[Block], channel: str = "ea.core") -> Replay:
 def test_the_first_block_of_another_channel_is_not_taken_for_ours():
     """It stands on nothing, as ours would, and the same key sealed it."""
     replayed(chain_of_blocks(1))
-    with pytest.raises(BrokenLink, match="of channel"):
+    with pytest.raises(BrokenLink, match="channel must be"):
         replayed(chain_of_blocks(1, channel="ea.other"))
 
 
@@ -54,4 +54,4 @@ def test_snapshots_are_those_of_this_channel_and_stand_in_its_companion():
     assert elsewhere == [] and "a block of channel" in why[0].reason
     theirs = replace(ours, channel="ea.other")
     foreign, why = read_snapshots("ea.core", [NODE.public], [kept(theirs, companion("ea.core"))])
-    assert foreign == [] and 'of channel "ea.other"' in why[0].reason
+    assert foreign == [] and 'belongs to channel "ea.other"' in why[0].reason

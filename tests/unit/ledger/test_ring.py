@@ -132,7 +132,7 @@ def test_a_writer_does_not_believe_a_head_that_cannot_be():
     writer = RingWriter(ring)
     writer.put(b"one")
     ring.memory[64] = 2
-    with pytest.raises(Unverified, match="2 were let go of 1"):
+    with pytest.raises(Unverified, match="head 2 must not be above tail 1"):
         writer.put(b"two")
 
 

@@ -462,7 +462,7 @@ def test_a_bundle_that_hides_what_its_blocks_say_about_keys_is_refused():
     for block, (_, proofs) in zip(chain.blocks, members, strict=True):
         verifier.feed(frame_member(proof_name(block.height), proofs))
     verifier.feed(END)
-    assert "the manifest does not list it" in step_of(verifier.report(), "block_signatures").detail
+    assert "that the manifest does not list" in step_of(verifier.report(), "block_signatures").detail
 
 
 @pytest.mark.parametrize("keep_blocks", [0, 3])

@@ -193,10 +193,10 @@ class Backoff:
 
     >>> backoff = Backoff(lambda: 0.999)
     >>> [round(backoff.failed(), 1) for _ in range(9)]
-    [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 59.9, 59.9]
+    [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     >>> backoff.succeeded()
     >>> round(backoff.failed(), 1), round(backoff.failed(broken=True), 1)
-    (0.5, 59.9)
+    (0.5, 60.0)
     """
 
     random: Callable[[], float]
