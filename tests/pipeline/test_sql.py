@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.errors import Invalid, InvalidName
+from ropewalk.kernel import ulid
+from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.sql import ask
 from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -69,3 +72,35 @@ def test_unknown_option_is_refused_in_plain_text(spark: Any, world: World, table
         with pytest.raises(InvalidName, match="topcs") as refused, refusals_raised():
             act()
         assert refused.value.exit_code == 8 and refused.value.fields["name"] == "topcs"
+
+
+def test_write_appends_rows_to_a_log_once(spark: Any, world: World):
+    ulids = [ulid.make(1_700_000_000_000 + number, number) for number in range(30)]
+    rows = [(each, "order.paid", json.dumps({"n": number})) for number, each in enumerate(ulids)]
+    frame = spark.createDataFrame(rows, "ulid string, type string, payload string").repartition(3)
+    writer = frame.write.format("ropewalk").mode("append").option("repository", str(world.path))
+    for _ in range(2):  # a repeated job appends nothing again
+        writer.option("topic", "orders").save()
+    table = to_arrow(world.path, topics="orders")
+    assert table["payload"].to_pylist() == [row[2].replace(" ", "") for row in rows]
+    assert set(table["verdict"].to_pylist()) == {"passed"}
+    variant = frame.selectExpr("ulid", "type", "parse_json(payload) AS payload").limit(1)
+    variant.write.format("ropewalk").mode("append").options(repository=str(world.path), topic="orders").save()
+    assert to_arrow(world.path, topics="orders").num_rows == 30
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"topic": ""}, "one topic"),
+        ({"engine": "ledger"}, "must be gitlog"),
+        ({"colour": "red"}, "there is no option 'colour'"),
+        ({"drop": "ulid"}, "missing: ulid"),
+    ],
+)
+def test_write_refuses_what_it_cannot_append(spark: Any, world: World, change: dict[str, str], wanted: str):
+    frame = spark.createDataFrame([("x", "t", "{}")], "ulid string, type string, payload string")
+    frame = frame.drop(change.pop("drop", ""))
+    options = {"repository": str(world.path), "topic": "orders", **change}
+    with pytest.raises(Invalid, match=wanted), refusals_raised():
+        frame.write.format("ropewalk").mode("append").options(**options).save()

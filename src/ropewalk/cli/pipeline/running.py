@@ -46,7 +46,7 @@ def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> 
     from ropewalk.pipeline.launch.shipping import launch_equipped
 
     require_spark()
-    debug = bool(os.environ.get("ROPEWALK_DEBUG"))
+    debug = session().debug or bool(os.environ.get("ROPEWALK_DEBUG"))
     setting = Setting(
         master,
         remote,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from ropewalk.pipeline.source.ledger_logs import Channel, Ledgers
+    from ropewalk.pipeline.source.ledger_logs import ChannelReader, Ledgers
 
 Places: TypeAlias = "dict[tuple[bytes, bytes], tuple[Position, int]]"
 
@@ -178,7 +178,7 @@ def _look_up(notes: DataFrame, wanted: Iterable[bytes]) -> dict[str, Places]:
 
 
 def _judge(
-    channel: Channel, suspect: Suspect, block: Block, envelope: Envelope, known: Places
+    channel: ChannelReader, suspect: Suspect, block: Block, envelope: Envelope, known: Places
 ) -> Fault | None:
     history = _Known(Position(suspect.height, suspect.index), known)
     context = sealed_context(block.header, channel.policy, [envelope], history)
@@ -190,7 +190,7 @@ def _judge(
     return None
 
 
-def _envelope(channel: Channel, suspect: Suspect) -> tuple[Block, Envelope]:
+def _envelope(channel: ChannelReader, suspect: Suspect) -> tuple[Block, Envelope]:
     block = Block.from_lines(channel.segments.find(suspect.height).lines)
     return block, parse_stored(block.envelopes[suspect.index])
 
@@ -202,7 +202,7 @@ def is_behind(suspect: Suspect, fault: Fault) -> bool:
     return fault.index is None or suspect.index > fault.index
 
 
-def _noted(channel: Channel, start: int, end: int) -> list[bytes]:
+def _noted(channel: ChannelReader, start: int, end: int) -> list[bytes]:
     notes = Notes()
     for height, place in channel.segments.places(start):
         if height >= end:
@@ -254,28 +254,28 @@ def _lacking(notes: DataFrame) -> DataFrame:
     """Envelopes whose command or root does not stand before them, or whose ancestors do not stand in order."""
     from pyspark.sql import functions as F
 
-    meant = " ".join(f"when {_hex(what)} then {_hex(stands)}" for what, stands in MEANT.items())
+    meant = " ".join(f"when {_hex(what)} then {_hex(first_at)}" for what, first_at in MEANT.items())
     asked = notes.where(f"what in ({', '.join(map(_hex, MEANT))})").selectExpr(
         "topic", "what as asks", "at", "key", "number", f"case what {meant} end as what"
     )
     first = (
         notes.where(f"what in ({', '.join(map(_hex, set(MEANT.values())))})")
         .groupBy("topic", "what", "key")
-        .agg(F.min("at").alias("stands"), F.min_by("number", "at").alias("leaves"))
+        .agg(F.min("at").alias("first_at"), F.min_by("number", "at").alias("leaves"))
     )
     both = asked.join(first, ["topic", "what", "key"], "left")
     alone = both.where(
-        f"(asks = {_hex(ANSWERS)} and (stands is null or stands >= at)) or "
-        f"(asks = {_hex(PROVES)} and (stands is null or substring(stands, 1, 8) >= substring(at, 1, 8) "
+        f"(asks = {_hex(ANSWERS)} and (first_at is null or first_at >= at)) or "
+        f"(asks = {_hex(PROVES)} and (first_at is null or substring(first_at, 1, 8) >= substring(at, 1, 8) "
         "or leaves <> number))"
     ).select("topic", "at")
     ordered = (
-        both.where(f"asks = {_hex(FOLLOWS)} and stands < at")
+        both.where(f"asks = {_hex(FOLLOWS)} and first_at < at")
         .groupBy("topic", "at")
         .agg(
-            F.expr("transform(array_sort(collect_list(struct(number, stands))), each -> each.stands)").alias(
-                "s"
-            )
+            F.expr(
+                "transform(array_sort(collect_list(struct(number, first_at))), each -> each.first_at)"
+            ).alias("s")
         )
         .where("s <> array_sort(array_distinct(s))")
         .select("topic", "at")

@@ -27,7 +27,7 @@ from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.pipeline.jobs.parallel import spread
-from ropewalk.pipeline.source.ledger_logs import Channel, Ledgers
+from ropewalk.pipeline.source.ledger_logs import ChannelReader, Ledgers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -236,7 +236,7 @@ def measure_channels(
     return sorted((Health(**row) for row in told), key=lambda h: (h.channel, h.domain, h.protocol_version))
 
 
-def _narrowed(channel: Channel, trust: Trust) -> Trust:
+def _narrowed(channel: ChannelReader, trust: Trust) -> Trust:
     """Return the trust to judge evidence by: roots of the given trust file, and the channel's policy."""
     return replace(channel.trust, roots=trust.roots, evidence=trust.evidence)
 

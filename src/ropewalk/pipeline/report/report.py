@@ -101,15 +101,20 @@ def _read(paths: Sequence[Path], columns: list[str]) -> pa.Table:
 def _facts(
     events: pa.Table, rejected: int, deployed: pa.Table, lag: list[dict[str, Any]], runs: list[dict[str, Any]]
 ) -> str:
-    """The figures one looks at first."""
+    """Return the tiles: events and rejected rows add up to the rows."""
     verified = [run for run in runs if run["job"] == "verify"]
     failed = sum(status == "failed" for status in deployed.column("status").to_pylist())
     behind = max((row["behind"] for row in lag), default=None)
     told = [
+        ("rows", number(events.num_rows + rejected), False),
         ("events", number(events.num_rows), False),
         ("rejected", number(rejected), rejected > 0),
         ("deployments", number(deployed.num_rows), False),
-        ("of them failed", percent(failed / deployed.num_rows) if deployed.num_rows else "–", False),
+        (
+            "failed",
+            f"{number(failed)} ({percent(failed / deployed.num_rows)})" if deployed.num_rows else "–",
+            False,
+        ),
         ("furthest behind", "–" if behind is None else number(behind), False),
         (
             "last verification",

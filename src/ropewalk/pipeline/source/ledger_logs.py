@@ -36,7 +36,7 @@ CHANGED = CHANGED_TYPE.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class ChannelReader:
     """A channel and its settings: trusted signers, policy, and accepted evidence."""
 
     name: str
@@ -67,14 +67,14 @@ class Ledgers:
 
     def __init__(self, place: Repository) -> None:
         self.home = place.home
-        self._channels: dict[str, tuple[object, Channel]] = {}
+        self._channels: dict[str, tuple[object, ChannelReader]] = {}
         self._ends: dict[str, tuple[int, BlockPlace | None]] = {}
 
     def topics(self) -> list[str]:
         """The names of its channels."""
         return channels(self.home)
 
-    def channel(self, topic: str) -> Channel:
+    def channel(self, topic: str) -> ChannelReader:
         """A channel with its trust; read again when more was said about its keys."""
         mark = read_heights(self.home / FOLDER / check_channel_name(topic))
         if topic not in self._channels or self._channels[topic][0] != mark:
@@ -83,7 +83,7 @@ class Ledgers:
             with open_channel(self.home, topic) as reading, contextlib.suppress(RopewalkError):
                 proofs.extend(reading.each_key_proof())
             policy = reading.settings.policy
-            found = Channel(topic, reading.segments, trust, policy, tuple(proofs), EvidenceTally(trust))
+            found = ChannelReader(topic, reading.segments, trust, policy, tuple(proofs), EvidenceTally(trust))
             self._channels[topic] = mark, found
         return self._channels[topic][1]
 
@@ -274,7 +274,7 @@ def _fault_name(fault: Fault) -> str:
 
 
 def _add_block(
-    channel: Channel, block: Block, lines: Sequence[bytes], below: BlockSpan, rows: BlockColumns
+    channel: ChannelReader, block: Block, lines: Sequence[bytes], below: BlockSpan, rows: BlockColumns
 ) -> BlockSpan:
     """Check a block on top of the span below it and add its rows; return the span that the next block continues."""
     want = rows.want
@@ -314,7 +314,7 @@ def _noted(block: Block, notes: RowNotes, faults: dict[int | None, str]) -> list
     return found
 
 
-def _faults(channel: Channel, block: Block, fault: Fault | None) -> dict[int | None, str]:
+def _faults(channel: ChannelReader, block: Block, fault: Fault | None) -> dict[int | None, str]:
     """Return what is wrong by index of envelope; None means all of them, because the block itself is bad."""
     if fault is not None and fault.step != "envelopes":
         return {None: fault.detail}

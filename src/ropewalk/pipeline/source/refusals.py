@@ -66,7 +66,7 @@ def refusals_raised() -> Iterator[None]:
             first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
             raise Unavailable(
                 f"Spark: {type(error).__name__}: {first[:300]}",
-                advice="The whole story is in Spark's log; run again with ROPEWALK_DEBUG=1 to see it.",
+                advice="Run again with --debug to see Spark's log and the stack traces.",
             ) from error
         raise
 

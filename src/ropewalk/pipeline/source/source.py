@@ -6,13 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -21,12 +26,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import Invalid, InvalidName, RopewalkError
 from ropewalk.pipeline.source.offsets import Offset, Range
 from ropewalk.pipeline.source.query import Query, make_query
 from ropewalk.pipeline.source.refusals import marked
 from ropewalk.pipeline.source.schemas import CHECK_COLUMNS, COLUMNS, arrow_batch, arrow_schema, ddl
 from ropewalk.pipeline.source.table_options import is_table, parse_options, pick_options, schema_with_options
+
+WRITE_OPTIONS = ("repository", "path", "topic", "topics", "engine")
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,8 +61,80 @@ class RopewalkSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return LogReader(self._query(_kept_options(schema)))
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        with _refusals_marked():
+            return LogWriter(pick_options(self.options), schema, overwrite)
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return LogStreamReader(self._query(_kept_options(schema)))
+
+
+@dataclass
+class WrittenRows(WriterCommitMessage):
+    """What one task wrote: events by ULID. They become part of the log when the driver commits."""
+
+    events: dict[str, dict[str, Any]]
+
+
+class LogWriter(DataSourceWriter):
+    """Append rows with `ulid`, `type` and `payload` (JSON text or VARIANT) to one git log.
+
+    The driver appends all rows in order of their ULIDs. An event that the log holds already is not appended again, so
+    a job may be repeated; a ULID with another content, or below the log's last, is refused.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        topic = options.get("topic") or options.get("topics") or ""
+        repository = options.get("repository") or options.get("path")
+        for name in options:
+            if name not in WRITE_OPTIONS:
+                raise InvalidName(
+                    f"there is no option {name!r}", name=name, advice=f"Options: {', '.join(WRITE_OPTIONS)}."
+                )
+        if overwrite:
+            raise Invalid("a log cannot be overwritten", advice='Use .mode("append").')
+        if not repository or not topic or "," in topic:
+            raise Invalid(
+                "a write must name one repository and one topic", advice='Add .option("topic", NAME).'
+            )
+        if options.get("engine", "gitlog") != "gitlog":
+            raise Invalid(
+                f"engine must be gitlog, got {options['engine']}",
+                advice="Ledger and gossip events are signed.",
+            )
+        if missing := {"ulid", "type", "payload"} - set(schema.names):
+            raise Invalid(
+                f"rows must have the columns ulid, type and payload; missing: {', '.join(sorted(missing))}"
+            )
+        self.repository, self.topic = Path(repository), topic
+
+    def write(self, iterator: Iterator[Any]) -> WrittenRows:
+        events: dict[str, dict[str, Any]] = {}
+        with _refusals_marked():
+            for row in iterator:
+                payload = row["payload"]
+                text = payload if isinstance(payload, str) or payload is None else payload.toJson()
+                event = {
+                    "ulid": row["ulid"],
+                    "type": row["type"],
+                    "payload": None if text is None else orjson.loads(text),
+                }
+                if events.setdefault(row["ulid"], event) != event:
+                    raise Invalid(f"two rows with the ULID {row['ulid']} differ")
+        return WrittenRows(events)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        from ropewalk.gitlog.core.envelope import Draft
+        from ropewalk.gitlog.repository.opening import open_repository
+
+        found = [each.events for each in messages if isinstance(each, WrittenRows)]
+        events = {ulid: event for each in found for ulid, event in each.items()}
+        if sum(map(len, found)) != len(events):
+            raise marked(Invalid("a ULID is in rows of several partitions; it must be unique"))
+        with _refusals_marked(), open_repository(self.repository) as log:
+            for outcome in log.append_all(self.topic, [Draft(events[ulid]) for ulid in sorted(events)]):
+                if isinstance(outcome, RopewalkError):
+                    raise outcome
 
 
 def _kept_options(schema: StructType) -> dict[str, str]:
