@@ -23,12 +23,15 @@ from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.core.pending import PendingLimits
 from ropewalk.gossip.peer import frames
+from ropewalk.gossip.peer.multistream import Dialer
+from ropewalk.gossip.peer.muxer import Muxer
 from ropewalk.gossip.peer.peer_list import FOLDER, PeerList, read_peers
 from ropewalk.gossip.peer.tls import client_context, server_context
 from ropewalk.gossip.peer.topics import open_log
 from ropewalk.gossip.sync import live, wire
 from ropewalk.gossip.sync.live import Backoff, LiveSession
 from ropewalk.gossip.sync.questions import ChildrenResponse
+from ropewalk.net.websocket import connect_websocket
 
 TOPIC = "com.example"
 IDLE_S = 60.0
@@ -296,6 +299,28 @@ def test_lying_peer_is_cut_off_and_tried_rarely(monkeypatch):
 
     asyncio.run(run())
     assert waits == [True] and len(two) == 0
+
+
+def test_peer_that_reads_nothing_is_disconnected():
+    """A slow peer holds a bounded queue, and one that reads nothing for the idle limit is cut off."""
+    log = memory_log()
+
+    async def run() -> None:
+        async with gossip.serve(log, idle_s=0.5) as server:
+            pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
+            async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
+                stream, dialer = muxer.open(), Dialer(f"/canvas/v1/{TOPIC}/push")
+                await stream.send(dialer.data_to_send())
+                while dialer.chosen is None:
+                    dialer.receive(await stream.receive())
+                await soon(lambda: bool(server.peers))
+                (peer,) = server.peers
+                for n in range(3):
+                    await asyncio.to_thread(log.append, f"{n}" * (1 << 20))
+                await soon(lambda: not server.peers)
+                assert isinstance(peer.error, Unavailable) and "read nothing" in peer.error.detail
+
+    asyncio.run(run())
 
 
 def test_connect_refuses_a_wrong_profile_at_once():
