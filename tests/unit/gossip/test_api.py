@@ -104,6 +104,18 @@ def test_async_log_has_the_verbs_of_the_log():
     asyncio.run(run())
 
 
+def test_async_log_iterates_in_steps():
+    async def run() -> None:
+        async with gossip.AsyncLog(gossip.open(TOPIC, signer=key(1))) as log:
+            stored = [each.id for each in await log.append_many(range(600))]
+            assert [signed.id async for signed in log.iterate()] == stored
+            lower, upper = gossip.Bound(stored[10]), gossip.Bound(stored[590], inclusive=False)
+            found = [signed.id async for signed in log.iterate(lower, upper, reverse=True)]
+            assert found == stored[10:590][::-1]
+
+    asyncio.run(run())
+
+
 def test_async_log_raises_what_rules_raise():
     async def read_only(_history: object, signed: gossip.SignedMessage) -> None:
         raise Denied("read only")

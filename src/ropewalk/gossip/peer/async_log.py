@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Self
 
@@ -13,7 +14,7 @@ from ropewalk.gossip.core.message import GossipMessage, GossipSignature, Payload
 from ropewalk.gossip.core.writing import Inserted
 from ropewalk.gossip.peer.client import SyncReport, sync_with
 from ropewalk.gossip.peer.connection import PeerConnection
-from ropewalk.gossip.peer.follow import follow_async
+from ropewalk.gossip.peer.follow import BATCH, follow_async
 from ropewalk.gossip.peer.server import GossipServer
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly import Node
@@ -96,9 +97,15 @@ class AsyncLog(Generic[Payload, Result]):
     async def iterate(
         self, lower: Bound | None = None, upper: Bound | None = None, *, reverse: bool = False
     ) -> AsyncIterator[SignedMessage]:
-        """Yield the messages between two bounds by clock, then by hash, as they are when it starts."""
-        for signed in await in_thread(lambda: list(self.log.iterate(lower, upper, reverse=reverse))):
-            yield signed
+        """Yield the messages between two bounds by clock, then by hash; read in steps, so that memory is bounded."""
+        while batch := await in_thread(self._page, lower, upper, reverse):
+            for signed in batch:
+                yield signed
+            last = Bound(batch[-1].id, inclusive=False)
+            lower, upper = (lower, last) if reverse else (last, upper)
+
+    def _page(self, lower: Bound | None, upper: Bound | None, reverse: bool) -> list[SignedMessage]:
+        return list(islice(self.log.iterate(lower, upper, reverse=reverse), BATCH))
 
     def follow(self, after: Cursor | None = None) -> AsyncIterator[tuple[Cursor, SignedMessage]]:
         """Yield messages in the order of arrival, then those that arrive, from this or any other process."""
