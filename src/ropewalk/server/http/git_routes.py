@@ -43,7 +43,8 @@ Since = Annotated[str | None, QueryParameter(description="Only what comes after 
 Limit = Annotated[int, QueryParameter(description="How many at most; above 512 counts as 512.")]
 
 
-async def _append(request: Asked, layout: Layout, topic: str, name: dict[str, str]) -> Response[Any]:
+async def append_to(request: Asked, layout: Layout, topic: str, name: dict[str, str]) -> Response[Any]:
+    """Append the body to a log and answer with receipts."""
     node = node_of(request)
     identity_of(request).require("append", f"{layout.name}/{topic}")
     raw = await body_of(request)
@@ -57,7 +58,7 @@ async def _append(request: Asked, layout: Layout, topic: str, name: dict[str, st
         outcomes = [next(written) if isinstance(each, Draft) else each for each in outcomes]
         count_appends(node, layout.name, outcomes)
         node.wake_stream()
-        rows: Sequence[dict[str, Any]] = [outcome_json(_spelled(layout, each)) for each in outcomes]
+        rows: Sequence[dict[str, Any]] = [outcome_json(spelled(layout, each)) for each in outcomes]
         if key is not None and len(drafts) < len(items):
             key.outcomes = list(rows)
             await node.read(node.keys.keep, [key])
@@ -72,7 +73,7 @@ def _draft(item: Any) -> Draft | RopewalkError:
     return Draft(item)
 
 
-def _spelled(layout: Layout, outcome: Any) -> Any:
+def spelled(layout: Layout, outcome: Any) -> Any:
     """Give errors of the message plane the codes of S1."""
     if layout is MESSAGES and isinstance(outcome, RopewalkError):
         spelling = SPELLINGS.get(outcome.code)
@@ -84,7 +85,7 @@ def _spelled(layout: Layout, outcome: Any) -> Any:
 @post("/shiplog/{ns:str}/events", status_code=201)
 async def append_events(request: Asked, ns: FromPath[str]) -> Response[models.Receipt]:
     """Append an event, or an array of events, to a namespace. The answer comes when they are on disk."""
-    return await _append(request, SHIPLOG, ns, {"ns": ns})
+    return await append_to(request, SHIPLOG, ns, {"ns": ns})
 
 
 @get("/shiplog/{ns:str}/events")
@@ -165,9 +166,9 @@ async def tail_events(
 async def publish_message(request: Asked, topic: FromQuery[str]) -> Response[models.MessageReceipt]:
     """Publish a message, or an array of messages, to a topic."""
     try:
-        return await _append(request, MESSAGES, topic, {"topic": topic})
+        return await append_to(request, MESSAGES, topic, {"topic": topic})
     except RopewalkError as error:
-        raise _spelled(MESSAGES, error) from error
+        raise spelled(MESSAGES, error) from error
 
 
 @get("/messages")
@@ -191,7 +192,7 @@ async def read_messages(
             await node.moves.settled(group, topic)
         page, move = await node.read(read_for_group, node.log, topic, since_ulid, limit, group)
     except RopewalkError as error:
-        raise _spelled(MESSAGES, error) from error
+        raise spelled(MESSAGES, error) from error
     found = reply(messages_answer(page, topic, group if move is not None else None))
     if move is not None and group is not None:
         node.moves.begin(group, topic)

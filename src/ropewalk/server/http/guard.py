@@ -17,6 +17,7 @@ from ropewalk.errors import Denied, RateLimited, RopewalkError, TooLarge, Unavai
 from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.server.auth.auth_file import Credentials
 from ropewalk.server.auth.rights import Identity
+from ropewalk.server.http.direct import append_directly
 from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of
 from ropewalk.server.node import Node
 
@@ -166,7 +167,8 @@ class Guard:
 
         try:
             self._admit(scope)
-            await self._app(scope, receive, watched)
+            if not await append_directly(scope, receive, watched, self._node):
+                await self._app(scope, receive, watched)
         except RopewalkError as error:
             self._node.metrics.refused.labels(error.code).inc()
             self._refusals(f"refused {scope['method']}: {error.code}: {error.detail}")
