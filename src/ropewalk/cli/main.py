@@ -96,7 +96,7 @@ SECTIONS = {
     "Team": ("clone", "pull", "push", "hook"),
     "Ledger": ("ledger", "bundle", "witness"),
     "Peers and live streams": ("gossip", "stream"),
-    "Server": ("serve", "auth", "rpc", "messages-read"),
+    "Server": ("serve", "watch", "auth", "rpc", "messages-read"),
     "Verification": ("verify", "canon", "hash"),
     "Keys": ("key",),
     "Tables": ("pipeline",),

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.cli.conftest import Answer, living_in
 from tests.waiting import Crew
 
+import ropewalk
 from ropewalk.errors import Denied, Unverified
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG
@@ -251,14 +252,22 @@ def test_pull_refuses_events_that_do_not_verify(team):
 def test_hook_refuses_rewritten_deleted_and_invalid_logs(team):
     ada = person(team, "ada")
     assert living_in(team)("hook", "install", "--repo", "team.git").code == 0
+    script = (
+        team / "team.git" / "hooks" / "pre-receive"
+    )  # it starts the code under test, not what is installed
+    source = Path(ropewalk.__file__).parents[1]
+    script.write_text(script.read_text().replace("exec ", f"PYTHONPATH={source} exec "))
     append(ada, "first")
     append(ada, "second")
     assert ada("push").code == 0
     ref = "refs/gatos/shiplog/prod/head"
-    for update in (f"+{ref}~1:{ref}", f":{ref}"):
+    for update, reason in (
+        (f"+{ref}~1:{ref}", "history must not be rewritten"),
+        (f":{ref}", "a log must not be deleted"),
+    ):
         with pytest.raises(subprocess.CalledProcessError) as caught:
             git("push", "origin", update, cwd=team / "ada")
-        assert "ropewalk: refs/gatos/shiplog/prod/head: " in caught.value.stderr
+        assert f"ropewalk: {ref}: {reason}" in caught.value.stderr
     tree = git("rev-parse", f"{ref}^{{tree}}", cwd=team / "ada").strip()
     who = ["-c", "user.name=x", "-c", "user.email=x@x"]
     commit = git(*who, "commit-tree", tree, "-p", ref, "-m", "no event", cwd=team / "ada").strip()
@@ -296,3 +305,39 @@ def test_remotes_are_chosen_by_name(ropewalk, tmp_path):
     git("remote", "add", "other", "nowhere.git", cwd=tmp_path / "alone")
     assert ropewalk("push", cwd=tmp_path / "alone").code == 2
     assert ropewalk("push", "origni", cwd=tmp_path / "alone").code == 3
+
+
+def test_shallow_clone_says_what_it_needs(team):
+    ada = person(team, "ada")
+    for text in ("one", "two", "three"):
+        append(ada, text)
+    assert ada("push").code == 0
+    run, folder = living_in(team), team / "shallow"
+    git("init", "-q", folder)
+    git("remote", "add", "origin", f"file://{team}/team.git", cwd=folder)
+    ref = "refs/gatos/shiplog/prod/head"
+    git(
+        "fetch",
+        "-q",
+        "--depth",
+        "1",
+        "origin",
+        f"{ref}:refs/ropewalk/remotes/origin/gatos/shiplog/prod/head",
+        cwd=folder,
+    )
+    answer = run("pull", cwd=folder)
+    assert answer.code == 0 or "git fetch --unshallow" in answer.err
+    git("fetch", "-q", "--unshallow", "origin", ref, cwd=folder)
+    assert run("pull", cwd=folder).code == 0
+    found = run("shiplog", "read", "--ns", "prod", "--json", cwd=folder).json["events"]
+    assert [event["envelope"]["payload"]["text"] for event in found] == ["one", "two", "three"]
+
+
+def test_empty_listings_name_the_remote(team):
+    ada = person(team, "ada")
+    append(ada, "first")
+    assert ada("push").code == 0
+    git("clone", "-q", "team.git", "plain", cwd=team)
+    for command in ("ls", "current"):
+        answer = living_in(team)("shiplog", command, cwd=team / "plain")
+        assert answer.code == 0 and "`ropewalk pull origin`" in answer.err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, emit
+from ropewalk.cli.common.command import Command, emit, say
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.git.events import event_json, event_line, opened, short, since_ms, suggesting_names
 from ropewalk.errors import NotFound
@@ -86,6 +86,7 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
             )
 
         emit({"events": rows}, plain if rows else "nothing was recorded")
+        _advise_pull(log)
 
 
 @click.command("current", cls=Command, epilog="Examples:\n  ropewalk shiplog current --env prod\n")
@@ -117,6 +118,16 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
             )
 
         emit({"current": rows}, plain if rows else "no deployment was recorded")
+        _advise_pull(log)
+
+
+def _advise_pull(log: GitRepository) -> None:
+    """Name the remote to pull from, if this repository has no logs and a remote may have some."""
+    from ropewalk.gitlog.core.layout import SHIPLOG
+    from ropewalk.gitlog.sharing.remotes import advise_missing
+
+    if not log.topics() and (advice := advise_missing(log.store.place.git_dir, log.store, SHIPLOG)):
+        say(advice)
 
 
 def _of_env(rows: Iterable[dict[str, Any]], env: str | None, known: set[str]) -> Iterator[dict[str, Any]]:

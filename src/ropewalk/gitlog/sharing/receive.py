@@ -20,7 +20,7 @@ ZERO = "0" * 40
 OBJECT_BYTES_MAX = 64 << 20
 
 
-class RefUpdate(NamedTuple):
+class PushedRef(NamedTuple):
     """One ref of a push: where it was and where it shall be."""
 
     old: str
@@ -28,7 +28,7 @@ class RefUpdate(NamedTuple):
     ref: str
 
 
-def check_push(updates: Iterable[RefUpdate], signed_logs: Sequence[str] = ()) -> list[str]:
+def check_push(updates: Iterable[PushedRef], signed_logs: Sequence[str] = ()) -> list[str]:
     """Return why a push must be refused, one reason per ref; empty if it may pass.
 
     Runs inside git's hook: objects are read through git, which sees those of the push. Commits of the logs that match
@@ -46,7 +46,7 @@ def check_push(updates: Iterable[RefUpdate], signed_logs: Sequence[str] = ()) ->
     return reasons
 
 
-def _check_update(repo: PushedObjects, update: RefUpdate, signed_logs: Sequence[str]) -> str | None:
+def _check_update(repo: PushedObjects, update: PushedRef, signed_logs: Sequence[str]) -> str | None:
     if not update.ref.startswith(SHARED) or update.ref.startswith(CONSUMERS):
         return None  # branches are not ours to judge, and cursors may move anywhere
     if update.new == ZERO:
@@ -61,7 +61,7 @@ def _check_update(repo: PushedObjects, update: RefUpdate, signed_logs: Sequence[
 
 
 def _check_log(
-    repo: PushedObjects, layout: Layout, topic: str, update: RefUpdate, signed_logs: Sequence[str]
+    repo: PushedObjects, layout: Layout, topic: str, update: PushedRef, signed_logs: Sequence[str]
 ) -> str | None:
     old = None if update.old == ZERO else update.old
     new = list(list_chain(repo, update.new, old))
@@ -131,10 +131,10 @@ def _objects() -> Iterator[PushedObjects]:
         yield PushedObjects(process)
 
 
-def parse_updates(lines: Iterable[str]) -> list[RefUpdate]:
+def parse_updates(lines: Iterable[str]) -> list[PushedRef]:
     """Parse what git gives to the hook on stdin: `<old> <new> <ref>` per line.
 
     >>> parse_updates(["0 1 refs/gatos/shiplog/prod/head\\n"])
-    [RefUpdate(old='0', new='1', ref='refs/gatos/shiplog/prod/head')]
+    [PushedRef(old='0', new='1', ref='refs/gatos/shiplog/prod/head')]
     """
-    return [RefUpdate(*line.split()) for line in lines if line.strip()]
+    return [PushedRef(*line.split()) for line in lines if line.strip()]

@@ -82,11 +82,11 @@ def fetch(git_dir: Path, remote: str, *, interactive: bool = False) -> None:
         raise git_failure(arguments, done.stderr)
 
 
-def advise_missing(git_dir: Path, repo: Repo, layout: Layout, topic: str) -> str | None:
+def advise_missing(git_dir: Path, repo: Repo, layout: Layout, topic: str | None = None) -> str | None:
     """Return advice if a remote has a log that is missing here, or may have it; None without remotes."""
     known = remotes(git_dir)
     for remote in known:
-        if repo.head(tracking_ref(remote, layout.head_ref(topic))) is not None:
+        if topic is not None and repo.head(tracking_ref(remote, layout.head_ref(topic))) is not None:
             return f"The remote {remote} has this log: `ropewalk pull {remote}` brings it here."
     fresh = [remote for remote in known if not configured(git_dir, remote)]
     if fresh:
