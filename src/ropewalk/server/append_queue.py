@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from ropewalk.errors import OutOfOrder, RopewalkError, Unavailable
+from ropewalk.errors import SPELLINGS, NotFound, OutOfOrder, RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Draft
-from ropewalk.gitlog.core.layout import Layout
+from ropewalk.gitlog.core.layout import MESSAGES, Layout
 from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.planning import Receipt
 from ropewalk.gitlog.repository.repository import GitRepository
@@ -26,11 +27,12 @@ BATCH_MAX = 1_024  # events of one log that share a commit
 TRIES_MAX = 8  # where another process appends between planning and writing
 
 Outcome = Receipt | RopewalkError
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class _Request:
-    drafts: list[Draft]
+    drafts: list[Draft | RopewalkError]
     key: KeyedRequest | None
     done: asyncio.Future[list[Outcome]]
 
@@ -55,9 +57,17 @@ class AppendQueue:
         self.closed = False
 
     async def append(
-        self, layout: Layout, topic: str, drafts: Sequence[Draft], key: KeyedRequest | None = None
+        self,
+        layout: Layout,
+        topic: str,
+        drafts: Sequence[Draft | RopewalkError],
+        key: KeyedRequest | None = None,
     ) -> list[Outcome]:
-        """Record drafts; one outcome each, in order. A receipt means that the event is on disk."""
+        """Record drafts; one outcome each, in order. A receipt means that the event is on disk.
+
+        A refusal among the drafts is its outcome. If another request with the key was faster, no outcome is returned,
+        and `key.outcomes` has those of the other request.
+        """
         layout.head_ref(topic)  # refuse the name before anything waits for it
         if self.closed or self.waiting + len(drafts) > self._waiting_max:
             raise Unavailable(
@@ -86,7 +96,13 @@ class AppendQueue:
     def _begin(self, layout: Layout, topic: str, loop: asyncio.AbstractEventLoop) -> None:
         lane = self._lanes[layout.name, topic]
         count, stop = 0, 0
+        names: set[bytes] = set()
         while stop < len(lane) and (stop == 0 or count + len(lane[stop].drafts) <= BATCH_MAX):
+            key = lane[stop].key
+            if key is not None:
+                if key.name in names:  # the next batch answers it from what this one writes
+                    break
+                names.add(key.name)
             count += len(lane[stop].drafts)
             stop += 1
         batch = lane[:stop]
@@ -99,16 +115,17 @@ class AppendQueue:
         layout: Layout,
         topic: str,
         batch: Sequence[_Request],
-        written: asyncio.Future[list[list[Outcome]]],
+        written: asyncio.Future[list[list[Outcome] | RopewalkError]],
     ) -> None:
         error = written.exception()
         for at, request in enumerate(batch):
             self.waiting -= len(request.drafts)
-            if error is not None:
-                request.done.set_exception(error)
+            found = error if error is not None else written.result()[at]
+            if isinstance(found, BaseException):
+                request.done.set_exception(found)
                 request.done.exception()  # its client may have gone
             else:
-                request.done.set_result(written.result()[at])
+                request.done.set_result(found)
         loop = asyncio.get_running_loop()
         if self._lanes[layout.name, topic]:
             loop.call_soon(self._begin, layout, topic, loop)
@@ -117,26 +134,37 @@ class AppendQueue:
 
     # In the thread
 
-    def _write(self, layout: Layout, topic: str, batch: Sequence[_Request]) -> list[list[Outcome]]:
-        keyed = [each for each in batch if each.key is not None]
-        if not keyed:
-            return self._append(layout, topic, [each.drafts for each in batch])
-        found = dict(zip(map(id, keyed), self._write_keyed(layout, topic, keyed), strict=True))
+    def _write(
+        self, layout: Layout, topic: str, batch: Sequence[_Request]
+    ) -> list[list[Outcome] | RopewalkError]:
+        found: dict[int, list[Outcome] | RopewalkError] = {}
+        keyed: list[_Request] = []
+        for each in batch:
+            if each.key is not None:
+                try:  # a request with the same key may have been written since this one was looked up
+                    self._keys.refresh(each.key)
+                    if each.key.outcomes is None:
+                        keyed.append(each)
+                    else:
+                        found[id(each)] = []
+                except RopewalkError as error:
+                    found[id(each)] = error
+        if keyed:
+            found |= dict(zip(map(id, keyed), self._write_keyed(layout, topic, keyed), strict=True))
         plain = [each for each in batch if each.key is None]
         if plain:
             written = self._append(layout, topic, [each.drafts for each in plain])
             found |= dict(zip(map(id, plain), written, strict=True))
         return [found[id(each)] for each in batch]
 
-    def _append(self, layout: Layout, topic: str, requests: Sequence[Sequence[Draft]]) -> list[list[Outcome]]:
-        outcomes = self._log.append_all(
-            topic, [draft for drafts in requests for draft in drafts], layout=layout
-        )
-        found, at = [], 0
-        for drafts in requests:
-            found.append(outcomes[at : at + len(drafts)])
-            at += len(drafts)
-        return found
+    def _append(
+        self, layout: Layout, topic: str, requests: Sequence[Sequence[Draft | RopewalkError]]
+    ) -> list[list[Outcome]]:
+        fit = [draft for drafts in requests for draft in drafts if isinstance(draft, Draft)]
+        written = iter(self._log.append_all(topic, fit, layout=layout) if fit else ())
+        return [
+            [next(written) if isinstance(draft, Draft) else draft for draft in drafts] for drafts in requests
+        ]
 
     def _write_keyed(self, layout: Layout, topic: str, requests: Sequence[_Request]) -> list[list[Outcome]]:
         """Append with ULIDs that are written down first; after a crash the log says which of them stand."""
@@ -153,8 +181,11 @@ class AppendQueue:
             drafts = self._plan(layout, topic, requests, missing)
             (outcomes,) = self._append(layout, topic, [drafts])
             for (row, column), outcome in zip(missing, outcomes, strict=True):
+                draft = requests[row].drafts[column]
                 again = (
-                    isinstance(outcome, OutOfOrder) and "ulid" not in requests[row].drafts[column].document
+                    isinstance(outcome, OutOfOrder)
+                    and isinstance(draft, Draft)
+                    and "ulid" not in draft.document
                 )
                 answers[row][column] = None if again else outcome
         full = [
@@ -165,7 +196,7 @@ class AppendQueue:
             for answer in answers
         ]
         for request, answer in zip(requests, full, strict=True):
-            rows = [outcome_json(each) for each in answer]
+            rows = [outcome_json(spelled(layout, each)) for each in answer]
             if request.key is not None and is_final(rows):
                 request.key.outcomes = rows
         self._keys.keep([each.key for each in requests if each.key is not None])
@@ -174,15 +205,15 @@ class AppendQueue:
     def _standing(self, layout: Layout, topic: str, request: _Request) -> list[Outcome | None]:
         """Return the receipts of what an earlier try of this request has appended."""
         assert request.key is not None
-        if not request.key.planned:
-            return [None] * len(request.drafts)
+        planned = request.key.planned or [""] * len(request.drafts)
         line = self._log.lines.line(layout, topic, must_exist=False)
         found: list[Outcome | None] = []
-        for name in request.key.planned:
+        for name, draft in zip(planned, request.drafts, strict=True):
             slot = line.find(Ulid(name)) if name else None
-            found.append(
-                None if slot is None else Receipt(topic, slot.ulid, slot.content_id, Oid(slot.commit))
-            )
+            if slot is not None:
+                found.append(Receipt(topic, slot.ulid, slot.content_id, Oid(slot.commit)))
+            else:
+                found.append(draft if isinstance(draft, RopewalkError) else None)
         return found
 
     def _plan(
@@ -199,6 +230,7 @@ class AppendQueue:
             request = requests[row]
             assert request.key is not None
             draft = request.drafts[column]
+            assert isinstance(draft, Draft)
             request.key.planned = request.key.planned or [""] * len(request.drafts)
             if "ulid" not in draft.document:
                 last = self._log.new_ulid(last)
@@ -207,6 +239,15 @@ class AppendQueue:
             drafts.append(draft)
         self._keys.keep([each.key for each in requests if each.key is not None])
         return drafts
+
+
+def spelled(layout: Layout, outcome: T) -> T:
+    """Give errors of the message plane the codes of S1."""
+    if layout is MESSAGES and isinstance(outcome, RopewalkError):
+        spelling = SPELLINGS.get(outcome.code)
+        if spelling is not None and not (isinstance(outcome, NotFound) and "topic" not in outcome.fields):
+            vars(outcome)["code"] = spelling.messages
+    return outcome
 
 
 def outcome_json(outcome: Outcome) -> dict[str, object]:

@@ -50,6 +50,9 @@ class IdempotencyKeys:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._tables = LmdbTables(folder, TABLES)
+        self.under_way: set[tuple[str, str, str]] = (
+            set()
+        )  # client, target and key of requests with no answer yet
 
     def find(self, client: str, target: str, key: str, body: bytes) -> KeyedRequest:
         """Return the request as it is known, or a new one. A key of another body raises `ContentDiffers`."""
@@ -59,17 +62,22 @@ class IdempotencyKeys:
             )
         name = hashlib.sha256("\0".join((client, target, key)).encode()).digest()
         request = KeyedRequest(name, hashlib.sha256(body).hexdigest())
+        self.refresh(request)
+        return request
+
+    def refresh(self, request: KeyedRequest) -> None:
+        """Read again what is known of a request; raise `ContentDiffers` if its key has another body meanwhile."""
         with self._tables.read() as view:
-            row = view.get("requests", name)
+            row = view.get("requests", request.name)
         if row is None:
-            return request
+            return
         digest, at_ms, planned, outcomes = json.loads(row)
         if digest != request.digest:
             raise ContentDiffers(
                 "this Idempotency-Key was used before with another body",
                 advice="Use a new key for a new request.",
             )
-        return KeyedRequest(name, digest, planned, outcomes, at_ms)
+        request.at_ms, request.planned, request.outcomes = at_ms, planned, outcomes
 
     def keep(self, requests: Sequence[KeyedRequest]) -> None:
         """Write rows and wait until they are on disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -25,6 +26,7 @@ class Rpc:
 
     def __init__(self, log: GitRepository) -> None:
         self._log = log
+        self._move: Callable[[], None] | None = None  # of the last answer
         self._methods: dict[str, Callable[[Params], Any]] = {
             "shiplog.append": lambda params: self._append(SHIPLOG, "ns", params),
             "shiplog.read": self._read,
@@ -36,11 +38,17 @@ class Rpc:
         }
 
     def answer_all(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-        """Answer every line but blank ones."""
-        return (self.answer(line) for line in lines if line.strip())
+        """Answer every line but blank ones. A checkpoint moves when the next answer is asked for."""
+        for line in lines:
+            if line.strip():
+                yield self.answer(line)
+                if self._move is not None:
+                    with contextlib.suppress(RopewalkError):  # another reader of the group was faster
+                        self._move()
 
     def answer(self, line: bytes) -> dict[str, Any]:
         """Answer one request; whatever is wrong with it is an answer, too."""
+        self._move = None
         name: Any = None
         method = ""
         try:
@@ -110,24 +118,10 @@ class Rpc:
         return _checkpoint(cursor)
 
     def _read_messages(self, params: Params) -> dict[str, Any]:
-        return read_messages(
-            self._log,
-            _text(params, "topic"),
-            _maybe(params, "since_ulid"),
-            _limit(params, "limit"),
-            _maybe(params, "group"),
-        )
-
-
-def read_messages(
-    log: GitRepository, topic: str, since: str | None, limit: int, group: str | None = None
-) -> dict[str, Any]:
-    """Return the answer of `messages.read` (S1 §5)."""
-    page, move = read_for_group(log, topic, since, limit, group)
-    answer = messages_answer(page, topic, group if move is not None else None)
-    if move is not None:
-        move()
-    return answer
+        topic, group = _text(params, "topic"), _maybe(params, "group")
+        since, limit = _maybe(params, "since_ulid"), _limit(params, "limit")
+        page, self._move = read_for_group(self._log, topic, since, limit, group)
+        return messages_answer(page, topic, group if self._move is not None else None)
 
 
 def _checkpoint(cursor: Cursor) -> dict[str, Any]:

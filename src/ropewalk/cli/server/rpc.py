@@ -39,11 +39,13 @@ def rpc() -> None:
 @click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
 def messages_read(topic: str, since_ulid: str | None, limit: int) -> None:
     """Print the answer of `messages.read` (S1) as one JSON object."""
-    from ropewalk.server.rpc import read_messages
+    from ropewalk.gitlog.core.layout import MESSAGES
+    from ropewalk.gitlog.core.reading import messages_answer
 
     try:
         with opened() as log:
-            emit_line(read_messages(log, topic, since_ulid, limit))
+            page = log.read(topic, since_ulid, limit, layout=MESSAGES)
+            emit_line(messages_answer(page, topic, None))
     except RopewalkError as error:
         if not isinstance(error, NotFound) or "topic" in error.fields:
             vars(error)["code"] = SPELLINGS[error.code].messages

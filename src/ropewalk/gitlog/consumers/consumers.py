@@ -72,12 +72,23 @@ def cursors(log: GitRepository) -> list[Cursor]:
 
 
 def set_cursor(
-    log: GitRepository, group: str, topic: str, to: str, *, layout: Layout = SHIPLOG, reset: bool = False
+    log: GitRepository,
+    group: str,
+    topic: str,
+    to: str,
+    *,
+    layout: Layout = SHIPLOG,
+    reset: bool = False,
+    other_kind: bool | None = None,
 ) -> Cursor:
-    """Put a group on an event named by ULID or by commit; going back needs `reset`."""
+    """Put a group on an event named by ULID or by commit; going back needs `reset`.
+
+    `other_kind` allows replacing a cursor of the other specification; default: as `reset`.
+    """
     place = find_position(log, log.lines.line(layout, topic), to)
     old = read_cursor(log.store, group, topic)
-    return move_cursor(log.store, layout, group, topic, place, old, backwards=reset, other_kind=reset)
+    replace = reset if other_kind is None else other_kind
+    return move_cursor(log.store, layout, group, topic, place, old, backwards=reset, other_kind=replace)
 
 
 def reset_cursor(

@@ -16,7 +16,8 @@ from litestar import Response
 
 from ropewalk.errors import TooLarge
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
-from ropewalk.server.http.git_routes import append_to, spelled
+from ropewalk.server.append_queue import spelled
+from ropewalk.server.http.git_routes import append_to
 from ropewalk.server.http.problems import on_error
 from ropewalk.server.http.replies import Asked
 from ropewalk.server.node import Node

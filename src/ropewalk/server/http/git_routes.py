@@ -10,16 +10,16 @@ from litestar import Response, Router, delete, get, post, put
 from litestar.background_tasks import BackgroundTask
 from litestar.params import FromPath, FromQuery, QueryParameter
 
-from ropewalk.errors import SPELLINGS, Invalid, InvalidEnvelope, NotFound, RopewalkError
+from ropewalk.errors import Invalid, InvalidEnvelope, NotFound, RopewalkError
 from ropewalk.gitlog.consumers.consumers import cursor_status, cursors, reset_cursor, set_cursor
-from ropewalk.gitlog.consumers.cursor import find_cursor
+from ropewalk.gitlog.consumers.cursor import Cursor, find_cursor, kind_kept
 from ropewalk.gitlog.core.envelope import Draft, check_numbers
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, EventPage, messages_answer
 from ropewalk.gitlog.repository.recent import find_event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.ulid import parse
-from ropewalk.server.append_queue import outcome_json
+from ropewalk.server.append_queue import outcome_json, spelled
 from ropewalk.server.group_reading import read_for_group
 from ropewalk.server.http import models
 from ropewalk.server.http.problems import HttpRefusal
@@ -28,6 +28,7 @@ from ropewalk.server.http.replies import (
     body_of,
     count_appends,
     event_bytes,
+    has_left,
     identity_of,
     keyed,
     node_of,
@@ -36,6 +37,7 @@ from ropewalk.server.http.replies import (
     receipts,
     reply,
 )
+from ropewalk.server.node import Node
 
 NAMESPACES_MAX = 64  # of one tail
 LAYOUTS = {"shiplog": SHIPLOG, "messages": MESSAGES}
@@ -52,17 +54,11 @@ async def append_to(request: Asked, layout: Layout, topic: str, name: dict[str, 
     items, many = parse_items(raw)
     check_numbers(raw)
     if key is None or key.outcomes is None:
-        outcomes: list[Any] = [_draft(each) for each in items]
-        drafts = [each for each in outcomes if isinstance(each, Draft)]
-        written = iter(await node.appends.append(layout, topic, drafts, key) if drafts else ())
-        outcomes = [next(written) if isinstance(each, Draft) else each for each in outcomes]
+        outcomes = await node.appends.append(layout, topic, [_draft(each) for each in items], key)
         count_appends(node, layout.name, outcomes)
         node.wake_stream()
         rows: Sequence[dict[str, Any]] = [outcome_json(spelled(layout, each)) for each in outcomes]
-        if key is not None and len(drafts) < len(items):
-            key.outcomes = list(rows)
-            await node.read(node.keys.keep, [key])
-    else:
+    if key is not None and key.outcomes is not None:
         rows = key.outcomes
     return receipts(rows, many, name)
 
@@ -71,15 +67,6 @@ def _draft(item: Any) -> Draft | RopewalkError:
     if not isinstance(item, dict):
         return InvalidEnvelope("an event must be a JSON object", where="", schema="shiplog/event_envelope")
     return Draft(item)
-
-
-def spelled(layout: Layout, outcome: Any) -> Any:
-    """Give errors of the message plane the codes of S1."""
-    if layout is MESSAGES and isinstance(outcome, RopewalkError):
-        spelling = SPELLINGS.get(outcome.code)
-        if spelling is not None and not (isinstance(outcome, NotFound) and "topic" not in outcome.fields):
-            vars(outcome)["code"] = spelling.messages
-    return outcome
 
 
 @post("/shiplog/{ns:str}/events", status_code=201)
@@ -194,7 +181,7 @@ async def read_messages(
     except RopewalkError as error:
         raise spelled(MESSAGES, error) from error
     found = reply(messages_answer(page, topic, group if move is not None else None))
-    if move is not None and group is not None:
+    if move is not None and group is not None and not await has_left(request):
         node.moves.begin(group, topic)
         # After the answer was sent: a checkpoint never runs ahead of what was handed over.
         found.background = BackgroundTask(node.moves.carry_out, group, topic, move)
@@ -206,6 +193,15 @@ def _log_name(log: str) -> tuple[Layout, str]:
     if engine not in LAYOUTS or not topic:
         raise Invalid(f"log must be shiplog/NS or messages/TOPIC, got {log[:80]!r}")
     return LAYOUTS[engine], topic
+
+
+def _cursor(node: Node, group: str, log: str) -> Cursor:
+    """Return the checkpoint of a group in a log. Logs of both engines share the name of its ref."""
+    layout, topic = _log_name(log)
+    cursor = find_cursor(node.log.store, group, topic)
+    if cursor is None or cursor.by not in (kind_kept(layout), "nothing"):
+        raise NotFound(f"group {group!r} has no checkpoint in {log}", group=group, log=log)
+    return cursor
 
 
 @get("/consumers")
@@ -232,15 +228,7 @@ async def show_consumer(request: Asked, group: FromPath[str], log: LogName) -> R
     """Show where a consumer group is in a log."""
     node = node_of(request)
     identity_of(request).require("read", log)
-    _, topic = _log_name(log)
-
-    def look() -> dict[str, Any]:
-        cursor = find_cursor(node.log.store, group, topic)
-        if cursor is None:
-            raise NotFound(f"group {group!r} has no checkpoint in {log}", group=group, log=log)
-        return cursor_status(node.log, cursor)
-
-    return reply(await node.read(look))
+    return reply(await node.read(lambda: cursor_status(node.log, _cursor(node, group, log))))
 
 
 @put("/consumers/{group:str}")
@@ -256,7 +244,9 @@ async def set_consumer(request: Asked, group: FromPath[str], log: LogName) -> Re
     if not isinstance(to, str):
         raise Invalid("ulid and commit must be strings")
     reset = identity.may("admin", log)
-    cursor = await node.read(set_cursor, node.log, group, topic, to, layout=layout, reset=reset)
+    cursor = await node.read(
+        set_cursor, node.log, group, topic, to, layout=layout, reset=reset, other_kind=False
+    )
     return reply({"ref": cursor.ref, "ulid": cursor.ulid or None, "commit": cursor.commit})
 
 
@@ -265,12 +255,9 @@ async def delete_consumer(request: Asked, group: FromPath[str], log: LogName) ->
     """Delete a checkpoint: the group begins anew. Needs the right admin, or a server on loopback."""
     node, identity = node_of(request), identity_of(request)
     identity.require("admin" if node.auth.required else "checkpoint", log)
-    _, topic = _log_name(log)
 
     def drop() -> dict[str, Any]:
-        if find_cursor(node.log.store, group, topic) is None:
-            raise NotFound(f"group {group!r} has no checkpoint in {log}", group=group, log=log)
-        change = reset_cursor(node.log, group, topic, "beginning")
+        change = reset_cursor(node.log, group, _cursor(node, group, log).topic, "beginning")
         return {"ref": change["ref"], "ulid": None, "commit": None}
 
     return reply(await node.read(drop))

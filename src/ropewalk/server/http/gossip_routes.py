@@ -27,7 +27,7 @@ from ropewalk.server.http.replies import (
     body_of,
     count_appends,
     identity_of,
-    keyed,
+    keyed_alone,
     node_of,
     receipts,
     remember,
@@ -72,21 +72,21 @@ async def append_gossip(request: Asked, topic: FromPath[str]) -> Response[models
     node = node_of(request)
     identity_of(request).require("append", f"gossip/{topic}")
     raw = await body_of(request)
-    key = await keyed(request, raw)
-    if key is None or key.outcomes is None:
-        document: Any = jcs.parse(raw, bytes_max=len(raw))
-        if not isinstance(document, dict) or not {"payload"} <= document.keys() <= {"payload", "key"}:
-            raise Invalid('the body must be an object with "payload" and, if not node, "key"')
-        name = document.get("key", NODE_KEY)
-        if not isinstance(name, str):
-            raise InvalidName("key must be the name of a key", name=str(name)[:80])
-        if name != NODE_KEY:  # other keys belong to the account that runs the server
-            identity_of(request).require("admin", f"gossip/{topic}")
-        row = await node.read(_append, node, topic, from_json(document["payload"]), name)
-        count_appends(node, "gossip", [row])
-        await remember(request, key, [row])
-    else:
-        (row,) = key.outcomes
+    async with keyed_alone(request, raw) as key:
+        if key is None or key.outcomes is None:
+            document: Any = jcs.parse(raw, bytes_max=len(raw))
+            if not isinstance(document, dict) or not {"payload"} <= document.keys() <= {"payload", "key"}:
+                raise Invalid('the body must be an object with "payload" and, if not node, "key"')
+            name = document.get("key", NODE_KEY)
+            if not isinstance(name, str):
+                raise InvalidName("key must be the name of a key", name=str(name)[:80])
+            if name != NODE_KEY:  # other keys belong to the account that runs the server
+                identity_of(request).require("admin", f"gossip/{topic}")
+            row = await node.read(_append, node, topic, from_json(document["payload"]), name)
+            count_appends(node, "gossip", [row])
+            await remember(request, key, [row])
+        else:
+            (row,) = key.outcomes
     return receipts([row], many=False, name={})
 
 

@@ -121,9 +121,9 @@ async def append_envelopes(request: Asked, channel: FromPath[str]) -> Response[m
     identity_of(request).require("append", f"ledger/{channel}")
     raw = await body_of(request, JSON, CBOR)
     key = await keyed(request, raw)
+    is_cbor = request.headers.get("content-type", "").strip().lower().startswith(CBOR)
     if key is not None and key.outcomes is not None:
-        return receipts(key.outcomes, raw[:1] in (b"[", b"\x80"), {})
-    is_cbor = request.headers.get("content-type", "").startswith(CBOR)
+        return receipts(key.outcomes, _is_array(raw, is_cbor), {})
     raws, many = await node.read(_envelopes, raw, is_cbor)
     outcomes = await node.submit(channel, raws)
     count_appends(node, "ledger", outcomes)
@@ -132,17 +132,21 @@ async def append_envelopes(request: Asked, channel: FromPath[str]) -> Response[m
     return receipts(rows, many, {})
 
 
+def _is_array(raw: bytes, is_cbor: bool) -> bool:
+    if is_cbor:
+        return not raw or raw[0] >> 5 == 4  # the major type of arrays
+    return raw.lstrip().startswith(b"[")
+
+
 def _envelopes(raw: bytes, is_cbor: bool) -> tuple[Sequence[bytes], bool]:
     """Return the envelopes of a body as the ledger takes them; one that stands alone keeps its bytes."""
+    if not _is_array(raw, is_cbor):
+        return [raw], False
     if is_cbor:
-        if raw[:1] and raw[0] >> 5 != 4:  # no array
-            return [raw], False
         items: Any = cbor.decode(raw)
         if not 0 < len(items) <= ITEMS_MAX:
             raise RangeExceeded(f"an array must have 1 to {ITEMS_MAX} items, got {len(items)}")
         return [cbor.encode(each) for each in items], True
-    if not raw.lstrip().startswith(b"["):
-        return [raw], False
     items, _ = parse_items(raw)
     return [jcs.encode(each) for each in items], True
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 from litestar import Request, Response
 
-from ropewalk.errors import Denied, InvalidJson, RopewalkError
+from ropewalk.errors import Denied, InvalidJson, RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
@@ -87,6 +89,37 @@ async def keyed(request: Asked, raw: bytes) -> KeyedRequest | None:
     return await node_of(request).read(
         node_of(request).keys.find, identity_of(request).name, target, key, raw
     )
+
+
+@asynccontextmanager
+async def keyed_alone(request: Asked, raw: bytes) -> AsyncIterator[KeyedRequest | None]:
+    """As `keyed`; within, no other request with the key is let in."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        yield None
+        return
+    mark = identity_of(request).name, f"{request.method} {request.scope['path']}", key
+    under_way = node_of(request).keys.under_way
+    if mark in under_way:
+        raise Unavailable(
+            "another request with this Idempotency-Key is under way",
+            advice="Send it again after Retry-After.",
+        )
+    under_way.add(mark)
+    try:
+        yield await keyed(request, raw)
+    finally:
+        under_way.discard(mark)
+
+
+async def has_left(request: Asked) -> bool:
+    """Return whether the client is known to have closed its connection. The body must not be needed any more."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            for _ in range(2):  # what is left of the body, then the end of the connection
+                if (await request.receive())["type"] == "http.disconnect":
+                    return True
+    return False
 
 
 async def remember(request: Asked, key: KeyedRequest | None, outcomes: Sequence[dict[str, Any]]) -> None:
