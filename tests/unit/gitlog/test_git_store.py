@@ -507,3 +507,53 @@ def test_closed_repository_holds_no_files(place):
         assert log.store.get(receipt.commit)[0] == "commit"  # opened again
     finally:
         gc.enable()
+
+
+def test_failed_write_leaves_an_equal_pack_alone(store, place):
+    class Failing(Disk):
+        def fsync_directory(self, path):
+            raise OSError(28, "No space left on device")
+
+    with store.put([blob(b"same")]):
+        before = sorted(store.pack_folder.iterdir())  # with the `.keep` of the first writer
+        with pytest.raises(Unavailable), GitStore(place, disk=Failing()).put([blob(b"same")]):
+            pass
+        assert sorted(store.pack_folder.iterdir()) == before
+    with pytest.raises(Unavailable), GitStore(place, disk=Failing()).put([blob(b"same")]):
+        pass
+    assert GitStore(place).get(object_id("blob", b"same")) == ("blob", b"same")
+    with pytest.raises(Unavailable), GitStore(place, disk=Failing()).put([blob(b"new")]):
+        pass
+    assert {path.name.rpartition(".")[0] for path in store.pack_folder.iterdir()} == {
+        path.name.rpartition(".")[0] for path in before
+    }
+
+
+def test_keep_of_another_writer_stays(store, place):
+    with store.put([blob(b"same")]):
+        with GitStore(place).put([blob(b"same")]):
+            pass
+        assert list(store.pack_folder.glob("*.keep"))
+
+
+def test_roll_up_ends_where_packs_cannot_be_removed(store, place):
+    class Stuck(Disk):
+        rounds = 0
+
+        def unlink(self, path):
+            if path.name.startswith("pack-") and path.suffix != ".keep":
+                raise PermissionError(1, "Operation not permitted")
+            super().unlink(path)
+
+        def rename(self, old, new):
+            self.rounds += new.suffix == ".pack"
+            assert self.rounds < 5, "roll-up goes on and on"
+            super().rename(old, new)
+
+    everything = [blob(f"{n}".encode() * 30) for n in range(60)]
+    for each in everything:
+        with store.put([each]):
+            pass
+    assert roll_up(store.pack_folder, place.home / "locks", Stuck()) == 0
+    assert len(list(store.pack_folder.glob("*.idx"))) == len(list(store.pack_folder.glob("*.pack")))
+    assert all(GitStore(place).get(oid) == (kind, raw) for oid, kind, raw in everything)

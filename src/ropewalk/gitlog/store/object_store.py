@@ -157,10 +157,12 @@ class GitStore:
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):
-                self.disk.unlink(keep)
+            if keep is not None:
+                with contextlib.suppress(OSError):
+                    self.disk.unlink(keep)
 
-    def _write_pack(self, objects: Sequence[tuple[str, Kind, bytes]]) -> Path:
+    def _write_pack(self, objects: Sequence[tuple[str, Kind, bytes]]) -> Path | None:
+        """Write a pack; return its `.keep`, None if another writer of the same objects holds it."""
         name, pack, index = build_pack(objects)
         folder = self.pack_folder
         target = folder / f"pack-{name}.pack"
@@ -168,19 +170,22 @@ class GitStore:
         # Not `.pack` and `.idx`: git takes every such file for a pack, also one that is being written.
         stem = f".ropewalk-{os.getpid()}-{next(_counter)}"
         temporary, temporary_index = folder / f"{stem}.new-pack", folder / f"{stem}.new-idx"
-        made: list[Path] = []
+        made: list[Path] = [keep]
         try:
-            made.append(keep)
-            with contextlib.suppress(FileExistsError):
+            try:
                 self.disk.touch_new(keep, in_flight_mark())
+            except FileExistsError:
+                made.clear()
+            # Packs are named by their objects: one that was here before belongs to a log.
+            is_new = bool(made) and not target.exists()
             for path, raw in ((temporary, pack), (temporary_index, index)):
                 self.disk.write_new(path, raw)
                 made.append(path)
             self.disk.rename(temporary, target)
-            made.append(target)
+            made += [target] if is_new else []
             # The index goes last: a pack without one is invisible and harmless.
             self.disk.rename(temporary_index, target_index)
-            made.append(target_index)
+            made += [target_index] if is_new else []
             self.disk.fsync_directory(folder)
         except BaseException as error:  # also when interrupted: nothing half-written stays
             for path in reversed(made):
@@ -189,7 +194,7 @@ class GitStore:
             if isinstance(error, OSError):
                 raise unavailable(error, "writing a pack") from error
             raise
-        return keep
+        return keep if keep in made else None
 
     def _read(self, oid: str) -> tuple[Kind, bytes]:
         if not OBJECT_ID.fullmatch(oid):  # untrusted text must become neither a path nor a crash

@@ -67,10 +67,10 @@ def roll_up(folder: Path, locks: Path, disk: Disk, *, at_most: int = PACKS_SMALL
             return 0
         # A pack may hold only so much, so many packs become several, not one.
         while len(small) > at_most // 3 and len(chosen := _choose(small)) > 1:
-            joined = _join(folder, chosen, disk)
-            if not joined:
+            fewer = _join(folder, chosen, disk)
+            if fewer <= 0:  # nothing to join, or the old packs cannot be removed
                 break
-            gone += joined
+            gone += fewer
             small = list(_candidates(folder))
         return gone
     finally:
@@ -135,7 +135,7 @@ def _choose(packs: list[_Pack]) -> list[_Pack]:
 
 
 def _join(folder: Path, packs: list[_Pack], disk: Disk) -> int:
-    """Write one pack with the objects of all, then remove them."""
+    """Write one pack with the objects of all, then remove them; return how many packs fewer there are."""
     temporary = folder / f".ropewalk-{os.getpid()}-rollup.new-pack"
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -157,10 +157,8 @@ def _join(folder: Path, packs: list[_Pack], disk: Disk) -> int:
             temporary.unlink()
         raise unavailable(error, "rolling up packs") from error
     target = folder / f"pack-{checksum.hex()}.pack"
-    for pack in joined:
-        if pack.path != target:
-            _remove(pack.path, disk)
-    return len(joined) - 1
+    removed = sum(_remove(pack.path, disk) for pack in joined if pack.path != target)
+    return removed - (target not in {pack.path for pack in joined})
 
 
 class _GrowingPack:
@@ -267,19 +265,30 @@ def _publish(folder: Path, temporary: Path, index_bytes: bytes, checksum: bytes,
     disk.write_new(index, index_bytes)
     # Kept until it is complete: a repack that starts now must not count on packs we are about to remove.
     keep = target.with_suffix(".keep")
-    with contextlib.suppress(FileExistsError):
+    is_ours = True
+    try:
         disk.touch_new(keep, in_flight_mark())
+    except FileExistsError:
+        is_ours = False
     try:
         disk.rename(temporary, target)
         disk.rename(index, target.with_suffix(".idx"))
         disk.fsync_directory(folder)
     finally:
-        with contextlib.suppress(OSError):
-            disk.unlink(keep)
+        if is_ours:
+            with contextlib.suppress(OSError):
+                disk.unlink(keep)
 
 
-def _remove(pack: Path, disk: Disk) -> None:
-    # The index first: from then on no new reader finds the pack.
-    for suffix in (".idx", ".rev", ".pack"):
+def _remove(pack: Path, disk: Disk) -> bool:
+    """Remove a pack; return False, with all its files left, if its index cannot be removed."""
+    try:  # the index first: from then on no new reader finds the pack
+        disk.unlink(pack.with_suffix(".idx"))
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    for suffix in (".rev", ".pack"):
         with contextlib.suppress(OSError):
             disk.unlink(pack.with_suffix(suffix))
+    return True
