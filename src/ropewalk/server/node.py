@@ -34,6 +34,8 @@ from ropewalk.server.stream_host import HostedStream, NodeSource, NodeStream
 from ropewalk.server.watch.rounds import Watch, WatchConfig
 
 TICK_S = 1.0
+LONG_THREADS = 2
+LONG_WAITING_MAX = 16  # requests that read a whole log
 NODE_KEY = "node"
 T = TypeVar("T")
 _journal = logging.getLogger("ropewalk.server")
@@ -67,7 +69,8 @@ class Node:
         self._watch = watch
         self._watching: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(settings.read_threads, "ropewalk-read")
-        self._reading = 0
+        self._long_threads = ThreadPoolExecutor(LONG_THREADS, "ropewalk-long")
+        self._reading = self._long = 0
         self.moves = GroupMoves()
         self._doors: dict[str, WriterLease] = {}
         self._tick: asyncio.Task[None] | None = None
@@ -104,6 +107,7 @@ class Node:
         await self._stream.__aexit__(None, None, None)
         await asyncio.gather(*(door.close() for door in self._doors.values()), return_exceptions=True)
         self._threads.shutdown()
+        self._long_threads.shutdown(cancel_futures=True)
         await asyncio.to_thread(self.log.close)
         self.keys.close()
 
@@ -143,6 +147,20 @@ class Node:
             return await loop.run_in_executor(self._threads, partial(act, *arguments, **options))
         finally:
             self._reading -= 1
+
+    async def read_long(self, act: Callable[..., T], *arguments: Any) -> T:
+        """As `read`, for what reads a whole log: a few threads of its own, so that short reads never wait for it."""
+        if self._long >= LONG_WAITING_MAX:
+            raise Unavailable(
+                f"{self._long} verifications and exports are under way",
+                advice="Send it again after Retry-After.",
+            )
+        self._long += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._long_threads, partial(act, *arguments))
+        finally:
+            self._long -= 1
 
     @property
     def reading(self) -> int:

@@ -121,7 +121,7 @@ async def verify_log(
     engine, _, name = log.partition("/")
     if engine not in ENGINES or not name:
         raise Invalid(f"log must start with {', '.join(each + '/' for each in ENGINES)}, got {log[:80]!r}")
-    return reply((await node.read(_verify, node, engine, name)).to_json())
+    return reply((await node.read_long(_verify, node, engine, name)).to_json())
 
 
 def _verify(node: Node, engine: str, name: str) -> Report:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any
+from weakref import WeakSet
 
 from litestar import Response, Router, get, post
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Stream
 
-from ropewalk.errors import Conflict, InvalidDigest, NotFound, RangeExceeded, RopewalkError
+from ropewalk.errors import Conflict, InvalidDigest, NotFound, RangeExceeded, RopewalkError, Unavailable
 from ropewalk.kernel import cbor, jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import SigningKey
@@ -44,6 +49,11 @@ CBOR = "application/cbor"
 BLOCKS_MAX = 512  # of one page
 BLOCK_BYTES = 4 << 20  # after which a page ends
 CHUNK_BYTES = 1 << 18
+BUNDLES_OPEN_MAX = 16
+LEFTOVER_AGE_MIN_S = 86_400.0
+_OPEN: WeakSet[BufferedReader] = (
+    WeakSet()
+)  # bundles being sent; one that no response holds any more is closed
 From = Annotated[int, QueryParameter(name="from", description="First height.", ge=0)]
 To = Annotated[int | None, QueryParameter(name="to", description="Last height; default: the head.", ge=0)]
 
@@ -202,35 +212,42 @@ async def show_checkpoint(
 async def export_range(request: Asked, channel: FromPath[str], start: From = 0, end: To = None) -> Stream:
     """Stream a bundle of blocks: the file that `bundle export` writes."""
     node = _reader(request, channel)
-    folder = node.place.home / "server" / "bundles"
-
-    def export() -> Path:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=folder)) / "bundle.tar.zst"
-        with open_channel(node.place.home, channel) as reading:
-            height = reading.head().height
-            if height == 0:
-                raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
-            export_bundle(
-                reading, _signer(node, channel), start, end if end is not None else height - 1, made
-            )
-        return made
-
-    path = await node.read(export)
+    if len(_OPEN) >= BUNDLES_OPEN_MAX:
+        raise Unavailable(
+            f"{len(_OPEN)} bundles are being sent already", advice="Send it again after Retry-After."
+        )
+    stream = await node.read_long(_export, node, channel, start, end)
+    _OPEN.add(stream)
     name = f'attachment; filename="{channel}-{start}.tar.zst"'
     return Stream(
-        partial(_file, node, path), media_type="application/zstd", headers={"Content-Disposition": name}
+        partial(_file, node, stream), media_type="application/zstd", headers={"Content-Disposition": name}
     )
 
 
-async def _file(node: Node, path: Path) -> AsyncIterator[bytes]:
-    try:
-        with path.open("rb") as stream:
+def _export(node: Node, channel: str, start: int, end: int | None) -> BufferedReader:
+    """Write a bundle and return it, open; it has no name any more, so that it goes with the last reader."""
+    folder = node.place.home / "server" / "bundles"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in folder.iterdir():  # of a server that was killed
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > LEFTOVER_AGE_MIN_S:
+                shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(dir=folder) as made, open_channel(node.place.home, channel) as reading:
+        height = reading.head().height
+        if height == 0:
+            raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
+        path = Path(made) / "bundle.tar.zst"
+        export_bundle(reading, _signer(node, channel), start, end if end is not None else height - 1, path)
+        return path.open("rb")
+
+
+async def _file(node: Node, stream: BufferedReader) -> AsyncIterator[bytes]:
+    with stream:
+        try:
             while chunk := await node.read(stream.read, CHUNK_BYTES):
                 yield chunk
-    finally:
-        path.unlink(missing_ok=True)
-        path.parent.rmdir()
+        finally:
+            _OPEN.discard(stream)
 
 
 def _reader(request: Asked, channel: str) -> Node:
