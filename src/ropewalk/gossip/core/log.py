@@ -28,19 +28,17 @@ from ropewalk.gossip.core.message import (
     check_topic,
     decode,
     next_clock,
-    profile_named,
     sign,
     verify,
 )
 from ropewalk.gossip.core.profiles import PARENTS_MAX, Profile, SignatureCodec
-from ropewalk.gossip.core.table import TableStore, Transaction, View
+from ropewalk.gossip.core.table import TableStore, Transaction, View, settle_profile
 from ropewalk.gossip.core.tree import TreeWriter, root_of
 from ropewalk.gossip.core.validate import Validate, validator
 from ropewalk.gossip.core.writing import Apply, Batch, Inserted, Rules, index_arrivals, stored_message
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly import Node
 
-VERSION = b"1"  # of the tables; bytes on disk change only together with this
 INDEX_STEP = 10_000  # messages indexed in one transaction
 Cursor = NewType("Cursor", str)
 T = TypeVar("T")
@@ -79,7 +77,7 @@ class GossipLog(Generic[Payload, Result]):
         now_s: Callable[[], int] | None = None,
     ) -> None:
         self.table = table
-        self.profile: Profile = _settle(table, topic, profile)
+        self.profile: Profile = settle_profile(table, topic, profile)
         self.topic = check_topic(self.profile, topic)
         self.signer = signer
         self.tree_writer = TreeWriter()
@@ -384,37 +382,6 @@ class GossipLog(Generic[Payload, Result]):
                 pass
         with self.view() as view:
             yield view
-
-
-def _settle(table: TableStore, topic: str, wanted: ProfileName | None) -> Profile:
-    """The profile of these tables; it is fixed when the topic is made, and so is the topic."""
-    with table.read() as view:
-        version, stored, name = (view.get("meta", key) for key in (b"version", b"profile", b"topic"))
-    if version is None:
-        profile = profile_named(wanted or "v0.13")
-        check_topic(profile, topic)
-        table.transact(lambda change: _found(change, profile, topic))
-        return _settle(table, topic, wanted)  # another process may have been first
-    if version != VERSION:
-        raise Conflict(
-            f"the tables of {topic} have version {version.decode()}, this ropewalk reads {VERSION.decode()}"
-        )
-    found = (stored or b"").decode()
-    if wanted is not None and found != wanted:
-        raise Conflict(
-            f"topic {topic} is stored in profile {found}, not {wanted}",
-            advice="The profile is fixed when the topic is made; open it without naming one.",
-        )
-    if name != topic.encode():
-        raise Conflict(f"these tables belong to topic {(name or b'').decode()!r}, not to {topic!r}")
-    return profile_named(found)
-
-
-def _found(change: Transaction, profile: Profile, topic: str) -> None:
-    if change.get("meta", b"version") is None:
-        change.put("meta", b"version", VERSION)
-        change.put("meta", b"profile", profile.name.encode())
-        change.put("meta", b"topic", topic.encode())
 
 
 def _cursor(seq: int) -> Cursor:

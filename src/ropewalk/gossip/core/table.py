@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
+from ropewalk.errors import Conflict
+from ropewalk.gossip.core.ids import ProfileName
+from ropewalk.gossip.core.message import check_topic, profile_named
+from ropewalk.gossip.core.profiles import Profile
+
 T = TypeVar("T")
 
+VERSION = b"1"  # of the tables; bytes on disk change only together with this
 TABLES = ("meta", "messages", "heads", "tree", "arrivals", "ancestors", "pending", "waiting")
 
 
@@ -56,3 +62,34 @@ class TableStore(Protocol):
 
     def close(self) -> None:
         """Give back what the store holds; closing twice is no error."""
+
+
+def settle_profile(table: TableStore, topic: str, wanted: ProfileName | None) -> Profile:
+    """Return the profile of these tables; it is fixed when the topic is made, and so is the topic."""
+    with table.read() as view:
+        version, stored, name = (view.get("meta", key) for key in (b"version", b"profile", b"topic"))
+    if version is None:
+        profile = profile_named(wanted or "v0.13")
+        check_topic(profile, topic)
+        table.transact(lambda change: _found(change, profile, topic))
+        return settle_profile(table, topic, wanted)  # another process may have been first
+    if version != VERSION:
+        raise Conflict(
+            f"the tables of {topic} have version {version.decode()}, this ropewalk reads {VERSION.decode()}"
+        )
+    found = (stored or b"").decode()
+    if wanted is not None and found != wanted:
+        raise Conflict(
+            f"topic {topic} is stored in profile {found}, not {wanted}",
+            advice="The profile is fixed when the topic is made; open it without naming one.",
+        )
+    if name != topic.encode():
+        raise Conflict(f"these tables belong to topic {(name or b'').decode()!r}, not to {topic!r}")
+    return profile_named(found)
+
+
+def _found(change: Transaction, profile: Profile, topic: str) -> None:
+    if change.get("meta", b"version") is None:
+        change.put("meta", b"version", VERSION)
+        change.put("meta", b"profile", profile.name.encode())
+        change.put("meta", b"topic", topic.encode())
