@@ -57,6 +57,7 @@ class Repository:
         self._git = git
         self._place = git.store.place
         self._handles: list[Handle] = []
+        self._handles_lock = threading.Lock()
         self.closed = False
 
     @property
@@ -247,11 +248,12 @@ class Repository:
 
     def close(self) -> None:
         """Close every handle and finish background work. Acknowledged events do not depend on it."""
-        if self.closed:
-            return
-        for handle in self._handles:
-            handle.close()
-        self.closed = True
+        with self._handles_lock:
+            if self.closed:
+                return
+            for handle in self._handles:
+                handle.close()
+            self.closed = True
         self._git.close()
 
     def __enter__(self) -> Self:
@@ -267,9 +269,10 @@ class Repository:
 
     def _kept(self, handle: H) -> H:
         """Close the handle with the repository. Handles of git logs hold nothing and are not kept."""
-        self.check_open()
-        if not isinstance(handle, EventLog):
-            self._handles = [each for each in self._handles if not each.closed] + [handle]
+        with self._handles_lock:
+            self.check_open()
+            if not isinstance(handle, EventLog):
+                self._handles = [each for each in self._handles if not each.closed] + [handle]
         return handle
 
 

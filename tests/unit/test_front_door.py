@@ -373,3 +373,27 @@ def test_verify_checks_archives_and_checkpoints(repo, channel, tmp_path):
     damaged.chmod(0o600)
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert ropewalk.verify(tmp_path / "cold").verdict == "failed"
+
+
+def test_handles_opened_at_once_are_all_closed(repo: Repository):
+    """Another thread opens a handle just while this one adds its own to the list."""
+    opened: list[Any] = []
+    other = threading.Thread(target=lambda: opened.append(repo.gossip("com.other")), daemon=True)
+
+    class Pausing(type(repo.gossip("com.first"))):  # type: ignore[misc]
+        @property
+        def closed(self) -> bool:
+            if other.ident is None:
+                other.start()
+                other.join(1)
+            return bool(vars(self).get("shut"))
+
+        @closed.setter
+        def closed(self, value: bool) -> None:
+            self.__dict__["shut"] = value
+
+    repo._handles[0].__class__ = Pausing
+    opened.append(repo.gossip("com.second"))
+    other.join(LIMIT_S)
+    repo.close()
+    assert [handle.closed for handle in opened] == [True, True]

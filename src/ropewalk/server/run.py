@@ -107,6 +107,7 @@ def _config(node: Node) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # a client must not choose the address that it is limited by
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
         backlog=1_024,

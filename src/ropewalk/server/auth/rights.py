@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
@@ -13,6 +14,8 @@ from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
 Action = Literal["read", "append", "checkpoint", "admin"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 ENGINES: Final = ("shiplog", "messages", "ledger", "gossip")
+_FLAT: Final = ("shiplog", "ledger", "gossip")
+_DOTTED_STARS: Final = re.compile(r"\.(\*\*?)(?=/|$)")
 _HEADS: Final = {"refs/gatos/shiplog/": "shiplog/", "refs/gatos/messages/": "messages/"}
 
 
@@ -87,15 +90,27 @@ def parse_right(document: Any, where: str = "rights") -> Right:
 def log_pattern(text: str) -> Pattern:
     """Read a log pattern: an engine, a slash and a name; `**` is every log.
 
+    Topics are compared by their slashes, other names as a whole. `jobs.**` is every topic below `jobs`.
+
     >>> log_pattern("messages/jobs.**").matches("messages/jobs/pending")
     True
+    >>> log_pattern("messages/a/b").matches("messages/a.b"), log_pattern("ledger/a.*").matches("ledger/a.b")
+    (False, True)
     """
     pattern = parse_pattern("topic", text)
-    if text != "**" and pattern.parts[0] not in (*ENGINES, "*", "**"):
+    if text == "**":
+        return pattern
+    engine, _, name = (text[:-1] + "**" if text.endswith(">") else text).partition("/")
+    if engine not in (*ENGINES, "*", "**"):
         raise Invalid(
             f"log pattern {text!r:.80} must start with {', '.join(each + '/' for each in ENGINES)} or be **"
         )
-    return pattern
+    # Stars after a dot are written as after a slash; only topics have slashes in their names.
+    name = name.replace(".**", ".*") if engine in _FLAT else _DOTTED_STARS.sub(r"/\1", name)
+    parts = (engine, *name.split("/")) if name else (engine,)
+    if parts[-1] == "**":  # at the end it matches at least one part
+        parts = (*parts[:-1], "*", "**")
+    return Pattern("ref", text, parts)
 
 
 def log_of(kind: Kind, name: str) -> str | None:
