@@ -23,6 +23,7 @@ from ropewalk.server.idempotency import IdempotencyKeys, KeyedRequest, is_final
 
 THREADS = 8  # logs that are written at once
 WAITING_MAX = 8_192  # events
+WAITING_BYTES_MAX = 128 << 20  # of request bodies
 BATCH_MAX = 1_024  # events of one log that share a commit
 TRIES_MAX = 8  # where another process appends between planning and writing
 
@@ -35,6 +36,7 @@ class _Request:
     drafts: list[Draft | RopewalkError]
     key: KeyedRequest | None
     done: asyncio.Future[list[Outcome]]
+    size: int = 0
 
 
 class AppendQueue:
@@ -53,7 +55,7 @@ class AppendQueue:
         self._waiting_max = waiting_max
         self._threads = ThreadPoolExecutor(threads, "ropewalk-append")
         self._lanes: dict[tuple[str, str], list[_Request]] = {}
-        self.waiting = 0
+        self.waiting = self._bytes = 0
         self.closed = False
 
     async def append(
@@ -62,6 +64,7 @@ class AppendQueue:
         topic: str,
         drafts: Sequence[Draft | RopewalkError],
         key: KeyedRequest | None = None,
+        size: int = 0,
     ) -> list[Outcome]:
         """Record drafts; one outcome each, in order. A receipt means that the event is on disk.
 
@@ -69,14 +72,16 @@ class AppendQueue:
         and `key.outcomes` has those of the other request.
         """
         layout.head_ref(topic)  # refuse the name before anything waits for it
-        if self.closed or self.waiting + len(drafts) > self._waiting_max:
+        full = self.waiting + len(drafts) > self._waiting_max or self._bytes + size > WAITING_BYTES_MAX
+        if self.closed or full:
             raise Unavailable(
                 "the server is stopping" if self.closed else f"{self.waiting} events wait to be written",
                 advice="Nothing was written; send it again after Retry-After.",
             )
         loop = asyncio.get_running_loop()
-        request = _Request(list(drafts), key, loop.create_future())
+        request = _Request(list(drafts), key, loop.create_future(), size)
         self.waiting += len(drafts)
+        self._bytes += size
         name = layout.name, topic
         lane = self._lanes.get(name)
         if lane is None:
@@ -120,6 +125,7 @@ class AppendQueue:
         error = written.exception()
         for at, request in enumerate(batch):
             self.waiting -= len(request.drafts)
+            self._bytes -= request.size
             found = error if error is not None else written.result()[at]
             if isinstance(found, BaseException):
                 request.done.set_exception(found)

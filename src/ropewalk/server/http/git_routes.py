@@ -54,7 +54,8 @@ async def append_to(request: Asked, layout: Layout, topic: str, name: dict[str, 
     items, many = parse_items(raw)
     check_numbers(raw)
     if key is None or key.outcomes is None:
-        outcomes = await node.appends.append(layout, topic, [_draft(each) for each in items], key)
+        drafts = [_draft(each) for each in items]
+        outcomes = await node.appends.append(layout, topic, drafts, key, len(raw))
         count_appends(node, layout.name, outcomes)
         node.wake_stream()
         rows: Sequence[dict[str, Any]] = [outcome_json(spelled(layout, each)) for each in outcomes]
