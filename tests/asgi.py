@@ -14,7 +14,7 @@ from ropewalk.disk.repository_paths import make_repository
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.server.http.app import API, make_app
 from ropewalk.server.http.guard import Gate
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 from ropewalk.server.settings import Settings
 from tests.serving import Answer
 
@@ -24,7 +24,7 @@ PORT = 7480
 class Client:
     """Calls the application of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ServerNode) -> None:
         self.node = node
         self._app = make_app(node, Gate(node))
 
@@ -84,7 +84,7 @@ async def served(folder: Path, **settings: Any) -> AsyncIterator[Client]:
     """Open a new repository in the folder for serving."""
     place, _ = make_repository(folder / "log.git")
     key = SigningKey.generate("ed25519", os.urandom(32))
-    node = Node(
+    node = ServerNode(
         place, Settings(**settings), channel_keys=lambda _channel: [key], signing_key=lambda _name: key
     )
     async with node:

@@ -124,6 +124,16 @@ def test_administrative_acts_are_in_the_audit_channel(guarded):
     assert json.dumps(blocks).count("rw_") == 0
 
 
+def test_moving_a_group_as_admin_is_recorded(guarded):
+    server, admin, *_ = guarded
+    ulid = server("GET", "/shiplog/prod/events", headers=admin).json["events"][0]["ulid"]
+    assert server("PUT", "/consumers/g?log=shiplog/prod", {"ulid": ulid}, headers=admin).status == 200
+    assert server("DELETE", "/consumers/g?log=shiplog/prod", headers=admin).status == 200
+    blocks = server("GET", "/channels/server.audit/blocks", headers=admin).json["blocks"]
+    acts = [(each["event_type"], each["payload"]["actor"]) for block in blocks for each in block["envelopes"]]
+    assert ("consumer.set", "admin") in acts and ("consumer.delete", "admin") in acts
+
+
 def test_tokens_are_nowhere_but_in_the_answer(guarded):
     server, admin, ada, bob = guarded
     server("GET", "/shiplog/secret/events", headers=ada)

@@ -173,7 +173,7 @@ class AppendQueue:
         ]
 
     def _write_keyed(self, layout: Layout, topic: str, requests: Sequence[_Request]) -> list[list[Outcome]]:
-        """Append with ULIDs that are written down first; after a crash the log says which of them stand."""
+        """Append with ULIDs that are written down first; after a crash the log shows which of them it has."""
         answers: list[list[Outcome | None]] = [self._standing(layout, topic, each) for each in requests]
         for _ in range(TRIES_MAX):
             missing = [

@@ -32,8 +32,8 @@ def read_for_group(
     line = log.lines.line(MESSAGES, topic)
     # A group whose own checkpoint is not in the topic begins anew; reading old messages again moves nothing.
     lost = page.restarted and since is None
-    stands = -1 if lost else height_of(line, cursor)
-    if page.events[0].height > stands + 1 or page.events[-1].height <= stands:
+    position = -1 if lost else height_of(line, cursor)
+    if page.events[0].height > position + 1 or page.events[-1].height <= position:
         return page, None
     (place,) = line.span(page.events[-1].height, page.events[-1].height + 1)
 

@@ -1,7 +1,7 @@
 """Remember the answers to requests with an `Idempotency-Key`, also over a restart or a crash.
 
 A row holds the digest of the request, the ULIDs its events were to get, and what became of them. The ULIDs are on disk
-before the events are: after a crash the log itself says which of them were appended.
+before the events are: after a crash the log itself shows which of them were appended.
 """
 
 from __future__ import annotations

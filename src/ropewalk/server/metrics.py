@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from ropewalk.disk.durable import Disk
 
 if TYPE_CHECKING:
-    from ropewalk.server.node import Node
+    from ropewalk.server.node import ServerNode
     from ropewalk.server.watch.rounds import Round
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -76,7 +76,7 @@ class Metrics:
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"ropewalk_{name}", text, registry=self.registry)
 
-    def look(self, node: Node) -> None:
+    def look(self, node: ServerNode) -> None:
         """Take the figures that are not counted where they happen."""
         window, connections = node.stream.window, node.stream.connections
         self.append_queue.set(node.appends.waiting)
@@ -100,7 +100,7 @@ class Metrics:
         for severity in ("page", "ticket"):
             self.firing.labels(severity).set(sum(each["severity"] == severity for each in found.firing))
 
-    def render(self, node: Node) -> bytes:
+    def render(self, node: ServerNode) -> bytes:
         """Return the text that Prometheus scrapes."""
         self.look(node)
         return generate_latest(self.registry)

@@ -22,8 +22,11 @@ from ropewalk.ledger.channel.channel import check_first
 from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.writer_lease import WriterLease
+from ropewalk.ledger.versions.lifecycle import version_to_write
 from ropewalk.net.threads import in_thread
 from ropewalk.server.append_queue import AppendQueue
+from ropewalk.server.auth.audit import CHANNEL as AUDIT_CHANNEL
+from ropewalk.server.auth.audit import audit_envelope
 from ropewalk.server.auth.auth_file import Authenticator
 from ropewalk.server.auth.rate_limit import RateLimiter
 from ropewalk.server.group_reading import GroupMoves
@@ -42,7 +45,7 @@ _journal = logging.getLogger("ropewalk.server")
 _journal.addHandler(logging.NullHandler())
 
 
-class Node:
+class ServerNode:
     """What the routes work with. Use it as an asynchronous context.
 
     `channel_keys` finds the signing keys of a channel, `signing_key` one by its name; both may be called in threads.
@@ -77,7 +80,7 @@ class Node:
         self.draining = False
         self.started_s = time.monotonic()
 
-    async def __aenter__(self) -> Node:
+    async def __aenter__(self) -> ServerNode:
         disk = TimedDisk(self.metrics)
         self.log = await asyncio.to_thread(open_repository, self.place.git_dir, disk=disk)
         self._prepare(self.log)
@@ -136,7 +139,7 @@ class Node:
         return self.auth.fault or self.stream.fault
 
     async def read(self, act: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Call blocking code in a thread. A full queue is refused at once: waiting would help nobody."""
+        """Call blocking code in a thread. A full queue is refused at once."""
         if self._reading >= self.settings.read_waiting_max:
             raise Unavailable(
                 f"{self._reading} requests wait to be read", advice="Send it again after Retry-After."
@@ -176,6 +179,14 @@ class Node:
         self.wake_stream()
         return outcomes
 
+    async def record_act(self, act: str, actor: str, facts: dict[str, Any]) -> None:
+        """Seal an administrative act into the audit channel, before it takes place."""
+        version = await self.read(version_to_write, self.place.home, None, time.time_ns())
+        raw = audit_envelope(self.signing_key(NODE_KEY), act, actor, facts, version)
+        (outcome,) = await self.submit(AUDIT_CHANNEL, [raw])
+        if isinstance(outcome, RopewalkError):
+            raise outcome
+
     def _find_channel(self, channel: str, raws: Sequence[bytes]) -> None:
         try:
             read_settings(self.place.home, channel)
@@ -185,7 +196,7 @@ class Node:
             _journal.info("made channel %s, sealed by the key %s", channel, NODE_KEY)
 
     async def _run_watch(self, config: WatchConfig) -> None:
-        """Do what `ropewalk watch` does, in a thread of its own."""
+        """Do what `ropewalk watch` does, in a thread."""
         watch = Watch(
             self.place.home,
             config,
@@ -201,7 +212,7 @@ class Node:
             await asyncio.sleep(config.interval_s * (0.9 + random.random() / 5))  # noqa: S311 - jitter
 
     async def _look_after(self) -> None:
-        """Once a second: clients that were revoked, figures that change by themselves, keys nobody needs."""
+        """Once a second: clients that were revoked, figures that change by themselves, keys that are old."""
         last_drop_s = 0.0
         while True:
             await asyncio.sleep(TICK_S)

@@ -20,7 +20,7 @@ from ropewalk.net.refusals import listening
 from ropewalk.server.http.app import API, make_app
 from ropewalk.server.http.connections import StreamSockets, http_protocol
 from ropewalk.server.http.guard import Gate
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 from ropewalk.server.settings import Settings, TlsPaths
 from ropewalk.stream.serve.server import STREAM_PATH
 
@@ -40,7 +40,7 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
-async def serve(node: Node, ready: Callable[[Facts], None], notify: Callable[[str], None]) -> None:
+async def serve(node: ServerNode, ready: Callable[[Facts], None], notify: Callable[[str], None]) -> None:
     """Serve until a signal comes. `ready` gets the addresses, `notify` the states of systemd's protocol."""
     settings = node.settings
     check_exposure(settings)
@@ -61,7 +61,7 @@ async def serve(node: Node, ready: Callable[[Facts], None], notify: Callable[[st
 
 
 def addresses(settings: Settings, port: int) -> Facts:
-    """Return the line that says where everything is."""
+    """Return the addresses of all parts."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     secure = "s" if settings.tls is not None else ""
@@ -81,7 +81,7 @@ def addresses(settings: Settings, port: int) -> Facts:
 class _Server(uvicorn.Server):
     """The server of uvicorn, whose signals are ours."""
 
-    def __init__(self, config: uvicorn.Config, node: Node) -> None:
+    def __init__(self, config: uvicorn.Config, node: ServerNode) -> None:
         super().__init__(config)
         self._node = node
 
@@ -95,7 +95,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _config(node: Node) -> uvicorn.Config:
+def _config(node: ServerNode) -> uvicorn.Config:
     gate = Gate(node)
     settings = node.settings
     budget = connection_budget(settings.connections_max)

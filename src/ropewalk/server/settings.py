@@ -26,7 +26,7 @@ class TlsPaths:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator can set. All members but the first six may also stand in the `server` object of `--config`."""
+    """What an operator can set. All members but the first six may also be set in the `server` object of `--config`."""
 
     host: str = "127.0.0.1"
     port: int = PORT
@@ -34,8 +34,8 @@ class Settings:
     tls: TlsPaths | None = None
     console: bool = True
     warehouse: Path | None = None
-    hosts: tuple[str, ...] = ()  # names by which clients may call the server, besides its address
-    origins: tuple[str, ...] = ()  # web pages that may use the API, besides our own
+    hosts: tuple[str, ...] = ()  # names by which clients may call the server, in addition to its address
+    origins: tuple[str, ...] = ()  # web pages that may use the API, in addition to our own
     body_bytes_max: int = BODY_BYTES_MAX
     requests_per_second: float = 2_000.0  # of one client
     burst: float = 4_000.0
@@ -45,7 +45,6 @@ class Settings:
     connections_max: int = 4_096
     drain_seconds: float = 10.0
     request_seconds: float = 30.0  # for a client to send a whole request
-    audit_channel: str = "server.audit"
 
     @property
     def is_loopback(self) -> bool:
@@ -89,10 +88,6 @@ def server_options(document: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
                 raise Invalid(f'"server.{name}" must be a list of strings')
             options[name] = tuple(value)
-        elif kind == "str":
-            if not isinstance(value, str):
-                raise Invalid(f'"server.{name}" must be a string')
-            options[name] = value
         elif isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise Invalid(f'"server.{name}" must be a number above 0, got {value!r:.40}')
         else:

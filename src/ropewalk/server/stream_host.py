@@ -87,7 +87,7 @@ class NodeSource(StreamSource):
         """Pass over what no window would keep; return whether there was any."""
         cut = False
         for topic in self.behind:
-            with contextlib.suppress(RopewalkError):  # what cannot be read is told to its readers
+            with contextlib.suppress(RopewalkError):  # its readers get an error frame
                 if topic.startswith(CHANNELS):
                     cut |= self._trim_channel(topic.removeprefix(CHANNELS), keep)
                 else:
@@ -144,7 +144,7 @@ def _height(home: Path, channel: str) -> int:
     try:
         with open_channel(home, channel) as reading:
             return reading.head().height
-    except RopewalkError:  # a channel that cannot be read is told of when somebody asks for it
+    except RopewalkError:  # its readers get an error frame
         return 0
 
 
@@ -183,9 +183,9 @@ class NodeStream(RepositoryStream):
 
 
 class HostedStream(StreamServer):
-    """A stream server without a port of its own: sockets come from the HTTP server.
+    """A stream server that does not listen: sockets come from the HTTP server.
 
-    Every connection sees what the policy allows everybody, narrowed by the rights of its client.
+    Every connection sees what the policy allows, narrowed by the rights of its client.
     """
 
     def __init__(self, *arguments: Any, authenticator: Authenticator, **options: Any) -> None:
@@ -204,7 +204,7 @@ class HostedStream(StreamServer):
         await self.close_clients()
 
     async def close_clients(self) -> None:
-        """Say goodbye to everybody who is connected."""
+        """Close every connection with 1001."""
         await asyncio.gather(
             *(socket.close(1001, "the server is stopping") for socket in list(self._sockets)),
             return_exceptions=True,

@@ -77,7 +77,7 @@ def serve(log_format: str, config: str | None, **options: Any) -> None:
     Prints the addresses on a terminal, else one JSON line when it is ready. SIGTERM answers what was taken and ends.
     """
     need_server()
-    from ropewalk.server.node import Node
+    from ropewalk.server.node import ServerNode
     from ropewalk.server.run import serve as run
     from ropewalk.server.run import systemd_notifier
 
@@ -99,7 +99,7 @@ def serve(log_format: str, config: str | None, **options: Any) -> None:
         log.privacy.keys = sealing
 
     place = here()
-    node = Node(
+    node = ServerNode(
         place,
         settings_from(config, options),
         channel_keys=keys_from_here(),

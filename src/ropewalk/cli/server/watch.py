@@ -22,7 +22,7 @@ from ropewalk.kernel.terminal_text import printable
     epilog="Examples:\n  ropewalk watch --once\n  ropewalk watch --config watch.json\n  ropewalk watch status\n",
 )
 @click.option("--once", is_flag=True, help="Do one round; exit 5 if an alert fires.")
-@click.option("--config", metavar="FILE", help="What to watch and who is told, as JSON.")
+@click.option("--config", metavar="FILE", help="What to watch and where alerts go, as JSON.")
 @click.pass_context
 def watch(context: click.Context, once: bool, config: str | None) -> None:
     """Watch the channels: evidence, policies, keys, versions; send alerts, archive and pack by schedule.

@@ -149,7 +149,7 @@ def _is_digest(proof: str, value: str) -> bool:
 class Authenticator:
     """Turns credentials into identities, by a file that is read again when it changes.
 
-    Without a file, everybody is `local`. A file that cannot be read lets nobody in until it can.
+    Without a file, every client is `local`. While the file cannot be read, every client is refused.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -178,7 +178,9 @@ class Authenticator:
             except RopewalkError as error:
                 self._rules, self.fault = None, f"{self._path.name}: {error.detail}"
         if self._rules is None:
-            raise Unauthenticated(f"the server cannot read its auth file ({self.fault}): nobody is let in")
+            raise Unauthenticated(
+                f"the server cannot read its auth file ({self.fault}) and refuses every client"
+            )
         return self._rules.identify(shown)
 
 

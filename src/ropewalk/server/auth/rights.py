@@ -69,7 +69,7 @@ class Identity:
 
 
 EVERYTHING: Final = parse_pattern("topic", "**")
-# A server on loopback without an auth file: whoever can connect owns this machine's account, but is no operator.
+# A server on loopback without an auth file: every local client may do everything but administer.
 LOCAL: Final = Identity(
     "local", (Right((EVERYTHING,), frozenset(("read", "append", "checkpoint"))),), known=True
 )

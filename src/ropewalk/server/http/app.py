@@ -13,12 +13,12 @@ from ropewalk.server.http import git_routes, gossip_routes, ledger_routes, live_
 from ropewalk.server.http.guard import Gate, Guard
 from ropewalk.server.http.openapi import operation_id
 from ropewalk.server.http.problems import on_error
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 
 API = "/api/v1"
 
 
-def make_routes(node: Node | None) -> Litestar:
+def make_routes(node: ServerNode | None) -> Litestar:
     """Return the routes; without a node, for the document alone."""
     api = Router(
         API,
@@ -48,6 +48,6 @@ def make_routes(node: Node | None) -> Litestar:
     )
 
 
-def make_app(node: Node, gate: Gate) -> Guard:
+def make_app(node: ServerNode, gate: Gate) -> Guard:
     """Return the whole application."""
     return Guard(make_routes(node), node, gate)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from ropewalk.server.auth.auth_file import Credentials
 from ropewalk.server.auth.rights import Identity
 from ropewalk.server.http.guard import Gate
 from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of, http_problem
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 from ropewalk.stream.core.frames import CLIENT_FRAME_BYTES_MAX
 from ropewalk.stream.serve.server import STREAM_PATH
 
@@ -62,7 +62,7 @@ class _OneWrite:
         return getattr(self.raw, name)
 
 
-def http_protocol(node: Node, connections_max: int) -> type[HttpToolsProtocol]:
+def http_protocol(node: ServerNode, connections_max: int) -> type[HttpToolsProtocol]:
     """Return the class of HTTP connections."""
 
     class Connection(HttpToolsProtocol):
@@ -158,10 +158,10 @@ def http_protocol(node: Node, connections_max: int) -> type[HttpToolsProtocol]:
 class StreamSockets:
     """WebSockets that come in over the port of the HTTP server; makes one connection object for each.
 
-    It stands for the server object of the `websockets` package, so that sockets behave as those of `stream serve` do.
+    It replaces the server object of the `websockets` package, so that sockets behave as those of `stream serve` do.
     """
 
-    def __init__(self, node: Node, gate: Gate) -> None:
+    def __init__(self, node: ServerNode, gate: Gate) -> None:
         self._node = node
         self._gate = gate
         self.logger = logging.getLogger("ropewalk.net")

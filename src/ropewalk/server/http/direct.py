@@ -20,7 +20,7 @@ from ropewalk.server.append_queue import spelled
 from ropewalk.server.http.git_routes import append_to
 from ropewalk.server.http.problems import on_error
 from ropewalk.server.http.replies import Asked
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 
 EVENTS_TEMPLATE, MESSAGES_PATH = "/api/v1/shiplog/{ns}/events", "/api/v1/messages"
 _EVENTS = re.compile(r"/api/v1/shiplog/([^/]+)/events")
@@ -30,7 +30,7 @@ class DirectRequest:
     """As much of a request as an append needs."""
 
     def __init__(
-        self, scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[Any]], node: Node
+        self, scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[Any]], node: ServerNode
     ) -> None:
         self.scope = scope
         self.method = scope["method"]
@@ -55,7 +55,7 @@ async def append_directly(
     scope: MutableMapping[str, Any],
     receive: Callable[[], Awaitable[Any]],
     send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    node: Node,
+    node: ServerNode,
 ) -> bool:
     """Serve the request if it is an append of one kind or the other; False if it is none."""
     if scope["method"] != "POST":

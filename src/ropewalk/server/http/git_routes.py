@@ -37,7 +37,7 @@ from ropewalk.server.http.replies import (
     receipts,
     reply,
 )
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 
 NAMESPACES_MAX = 64  # of one tail
 LAYOUTS = {"shiplog": SHIPLOG, "messages": MESSAGES}
@@ -71,7 +71,7 @@ def _draft(item: Any) -> Draft | RopewalkError:
 
 
 @post("/shiplog/{ns:str}/events", status_code=201)
-async def append_events(request: Asked, ns: FromPath[str]) -> Response[models.Receipt]:
+async def append_events(request: Asked, ns: FromPath[str]) -> Response[models.EventReceipt]:
     """Append an event, or an array of events, to a namespace. The answer comes when they are on disk."""
     return await append_to(request, SHIPLOG, ns, {"ns": ns})
 
@@ -79,7 +79,7 @@ async def append_events(request: Asked, ns: FromPath[str]) -> Response[models.Re
 @get("/shiplog/{ns:str}/events")
 async def read_events(
     request: Asked, ns: FromPath[str], since: Since = None, limit: Limit = LIMIT_DEFAULT
-) -> Response[models.EventPage]:
+) -> Response[models.EventList]:
     """Read a page of events in order."""
     node = node_of(request)
     identity_of(request).require("read", f"shiplog/{ns}")
@@ -196,7 +196,7 @@ def _log_name(log: str) -> tuple[Layout, str]:
     return LAYOUTS[engine], topic
 
 
-def _cursor(node: Node, group: str, log: str) -> Cursor:
+def _cursor(node: ServerNode, group: str, log: str) -> Cursor:
     """Return the checkpoint of a group in a log. Logs of both engines share the name of its ref."""
     layout, topic = _log_name(log)
     cursor = find_cursor(node.log.store, group, topic)
@@ -245,6 +245,8 @@ async def set_consumer(request: Asked, group: FromPath[str], log: LogName) -> Re
     if not isinstance(to, str):
         raise Invalid("ulid and commit must be strings")
     reset = identity.may("admin", log)
+    if reset:
+        await node.record_act("consumer.set", identity.name, {"group": group, "log": log, "to": to})
     cursor = await node.read(
         set_cursor, node.log, group, topic, to, layout=layout, reset=reset, other_kind=False
     )
@@ -256,6 +258,8 @@ async def delete_consumer(request: Asked, group: FromPath[str], log: LogName) ->
     """Delete a checkpoint: the group begins anew. Needs the right admin, or a server on loopback."""
     node, identity = node_of(request), identity_of(request)
     identity.require("admin" if node.auth.required else "checkpoint", log)
+    if node.auth.required:
+        await node.record_act("consumer.delete", identity.name, {"group": group, "log": log})
 
     def drop() -> dict[str, Any]:
         change = reset_cursor(node.log, group, _cursor(node, group, log).topic, "beginning")

@@ -33,7 +33,7 @@ from ropewalk.server.http.replies import (
     remember,
     reply,
 )
-from ropewalk.server.node import NODE_KEY, Node
+from ropewalk.server.node import NODE_KEY, ServerNode
 
 LIMIT_DEFAULT, LIMIT_MAX = 128, 512
 T = TypeVar("T")
@@ -90,7 +90,7 @@ async def append_gossip(request: Asked, topic: FromPath[str]) -> Response[models
     return receipts([row], many=False, name={})
 
 
-def _append(node: Node, topic: str, payload: Any, key: str) -> dict[str, Any]:
+def _append(node: ServerNode, topic: str, payload: Any, key: str) -> dict[str, Any]:
     with open_topic(node.place.home, topic, create=True, signer=node.signing_key(key)) as log:
         stored = log.append(payload)
     return {"id": stored.id, "clock": stored.message.clock, "parents": list(stored.message.parents)}
@@ -114,7 +114,7 @@ async def verify_log(
     log: Annotated[
         str, QueryParameter(description="shiplog/NS, messages/TOPIC, ledger/CHANNEL or gossip/TOPIC.")
     ],
-) -> Response[models.Report]:
+) -> Response[models.VerifyReport]:
     """Verify one log again, from its bytes: the steps of `ropewalk verify --json`."""
     node = node_of(request)
     identity_of(request).require("read", log)
@@ -124,7 +124,7 @@ async def verify_log(
     return reply((await node.read_long(_verify, node, engine, name)).to_json())
 
 
-def _verify(node: Node, engine: str, name: str) -> Report:
+def _verify(node: ServerNode, engine: str, name: str) -> Report:
     if engine == "ledger":
         return verify_stored(node.place.home, name)
     if engine == "gossip":

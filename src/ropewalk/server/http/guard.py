@@ -19,7 +19,7 @@ from ropewalk.server.auth.auth_file import Credentials
 from ropewalk.server.auth.rights import Identity
 from ropewalk.server.http.direct import append_directly
 from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -43,7 +43,7 @@ _journal.addHandler(logging.NullHandler())
 class Gate:
     """Decides whether a request may come in, and who sends it. The same for HTTP and for WebSockets."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ServerNode) -> None:
         self._node = node
         self._names = {each.lower() for each in node.settings.hosts}
         self._origins = set(node.settings.origins)
@@ -130,7 +130,7 @@ def credentials_of(values: list[bytes], certificate: bytes | None) -> Credential
     token = None
     if values:
         scheme, _, rest = values[0].partition(b" ")
-        # Two headers, or another scheme, are a token that nobody has: never a way around one.
+        # Two headers, or another scheme, count as an unknown token: never a way around one.
         good = len(values) == 1 and scheme.lower() == b"bearer"
         token = rest.strip().decode("latin-1") if good else ""
     if certificate is None:
@@ -143,7 +143,7 @@ class Guard:
     """The ASGI application around the routes."""
 
     def __init__(
-        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], node: Node, gate: Gate
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], node: ServerNode, gate: Gate
     ) -> None:
         self._app = app
         self._node = node

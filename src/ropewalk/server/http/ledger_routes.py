@@ -43,7 +43,7 @@ from ropewalk.server.http.replies import (
     remember,
     reply,
 )
-from ropewalk.server.node import NODE_KEY, Node
+from ropewalk.server.node import NODE_KEY, ServerNode
 
 CBOR = "application/cbor"
 BLOCKS_MAX = 512  # of one page
@@ -149,7 +149,7 @@ def _is_array(raw: bytes, is_cbor: bool) -> bool:
 
 
 def _envelopes(raw: bytes, is_cbor: bool) -> tuple[Sequence[bytes], bool]:
-    """Return the envelopes of a body as the ledger takes them; one that stands alone keeps its bytes."""
+    """Return the envelopes of a body as the ledger takes them; a single one keeps its bytes."""
     if not _is_array(raw, is_cbor):
         return [raw], False
     if is_cbor:
@@ -224,7 +224,7 @@ async def export_range(request: Asked, channel: FromPath[str], start: From = 0, 
     )
 
 
-def _export(node: Node, channel: str, start: int, end: int | None) -> BufferedReader:
+def _export(node: ServerNode, channel: str, start: int, end: int | None) -> BufferedReader:
     """Write a bundle and return it, open; it has no name any more, so that it goes with the last reader."""
     folder = node.place.home / "server" / "bundles"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -241,7 +241,7 @@ def _export(node: Node, channel: str, start: int, end: int | None) -> BufferedRe
         return path.open("rb")
 
 
-async def _file(node: Node, stream: BufferedReader) -> AsyncIterator[bytes]:
+async def _file(node: ServerNode, stream: BufferedReader) -> AsyncIterator[bytes]:
     with stream:
         try:
             while chunk := await node.read(stream.read, CHUNK_BYTES):
@@ -250,12 +250,12 @@ async def _file(node: Node, stream: BufferedReader) -> AsyncIterator[bytes]:
             _OPEN.discard(stream)
 
 
-def _reader(request: Asked, channel: str) -> Node:
+def _reader(request: Asked, channel: str) -> ServerNode:
     identity_of(request).require("read", f"ledger/{channel}")
     return node_of(request)
 
 
-def _with_channel(node: Node, channel: str, act: Any) -> Any:
+def _with_channel(node: ServerNode, channel: str, act: Any) -> Any:
     with open_channel(node.place.home, channel) as reading:
         return act(reading)
 
@@ -267,7 +267,7 @@ def _id(text: str) -> bytes:
     return raw
 
 
-def _signer(node: Node, channel: str) -> SigningKey:
+def _signer(node: ServerNode, channel: str) -> SigningKey:
     try:
         return node.channel_keys(channel)[0]
     except (Conflict, NotFound):  # a copy: the keys of the channel are in another repository

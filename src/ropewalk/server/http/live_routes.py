@@ -18,7 +18,7 @@ from ropewalk.server.http.openapi import docs_page, openapi_document
 from ropewalk.server.http.problems import HttpRefusal
 from ropewalk.server.http.replies import Asked, identity_of, node_of, reply
 from ropewalk.server.metrics import CONTENT_TYPE
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 from ropewalk.server.stream_host import NAMESPACES, EventStream
 from ropewalk.stream.core.frames import Sub
 from ropewalk.stream.core.patterns import parse_pattern
@@ -127,7 +127,7 @@ def _html(body: bytes) -> Response[Any]:
     return Response(body, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": policy})
 
 
-def page_routes(node: Node) -> list[Any]:
+def page_routes(node: ServerNode) -> list[Any]:
     """Return the routes of the page at `/`."""
     return [_page_route(path) for path in live_page()] if node.settings.console else []
 

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 
-class Receipt(Struct):
+class EventReceipt(Struct):
     """An event that is on disk."""
 
     ulid: str
@@ -36,7 +36,7 @@ class StoredEvent(Struct):
     envelope: dict[str, Any]
 
 
-class EventPage(Struct):
+class EventList(Struct):
     """Events in order; `next_since` continues behind them."""
 
     events: list[StoredEvent]
@@ -170,7 +170,7 @@ class GossipTopics(Struct):
     topics: list[str]
 
 
-class GossipMessage(Struct):
+class GossipRow(Struct):
     """A signed message."""
 
     id: str
@@ -183,7 +183,7 @@ class GossipMessage(Struct):
 class GossipPage(Struct):
     """Messages in the order they arrived here; `next_after` continues behind them."""
 
-    messages: list[GossipMessage]
+    messages: list[GossipRow]
     next_after: str | None
 
 
@@ -203,7 +203,7 @@ class GossipHeads(Struct):
     pending: int
 
 
-class Step(Struct):
+class ReportStep(Struct):
     """One step of a verification."""
 
     name: str
@@ -211,12 +211,12 @@ class Step(Struct):
     detail: str
 
 
-class Report(Struct):
+class VerifyReport(Struct):
     """A verification."""
 
     ok: bool
     verdict: str
-    steps: list[Step]
+    steps: list[ReportStep]
     entries: int
 
 

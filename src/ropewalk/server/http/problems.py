@@ -57,7 +57,7 @@ def http_problem(status: int, detail: str) -> dict[str, Any]:
 
 
 def headers_of(error: RopewalkError) -> dict[str, str]:
-    """Return the headers that a refusal needs besides its body."""
+    """Return the headers that a refusal needs."""
     if isinstance(error, Unauthenticated):
         return {"WWW-Authenticate": "Bearer"}
     if isinstance(error, RateLimited):
@@ -95,4 +95,4 @@ def on_error(_request: Request[Any, Any, Any], error: Exception) -> Response[byt
             detail = f"{first.get('key', 'request')}: {first.get('message', detail)}"
         return answer(http_problem(error.status_code, detail), dict(error.headers or {}))
     _journal.error("a request failed", exc_info=error)
-    return answer(RopewalkError("the server failed; its log says more").to_problem())
+    return answer(RopewalkError("the server failed; see its log").to_problem())

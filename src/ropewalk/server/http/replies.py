@@ -17,7 +17,7 @@ from ropewalk.kernel.digest import content_id
 from ropewalk.server.auth.rights import Identity
 from ropewalk.server.http.problems import HttpRefusal
 from ropewalk.server.idempotency import KeyedRequest, is_final
-from ropewalk.server.node import Node
+from ropewalk.server.node import ServerNode
 
 Asked = Request[Any, Any, Any]
 JSON = "application/json"
@@ -25,10 +25,10 @@ FOREVER = "private, max-age=31536000, immutable"
 ITEMS_MAX = 4_096  # events or envelopes in one request
 
 
-def node_of(request: Asked) -> Node:
+def node_of(request: Asked) -> ServerNode:
     """Return the node that serves the request."""
     found = request.app.state.node
-    assert isinstance(found, Node)
+    assert isinstance(found, ServerNode)
     return found
 
 
@@ -162,7 +162,7 @@ def require_admin(request: Asked, what: str) -> None:
         raise Denied(f"{what} needs the right admin", action="admin")
 
 
-def count_appends(node: Node, engine: str, outcomes: Sequence[Any]) -> None:
+def count_appends(node: ServerNode, engine: str, outcomes: Sequence[Any]) -> None:
     """Count what was appended and what was refused."""
     refused = sum(isinstance(each, RopewalkError) for each in outcomes)
     for outcome, count in (("appended", len(outcomes) - refused), ("refused", refused)):

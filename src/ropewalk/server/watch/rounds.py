@@ -1,7 +1,7 @@
 """One round of a watch: look at what is new, raise and resolve alerts, send them, and do what is due.
 
-One round runs at a time in a repository, whoever starts it. An alert is written down before it is sent, and sent until
-it is taken: a crash between the two sends it again, and channels take it once.
+One round runs at a time in a repository, also across processes. An alert is written down before it is sent, and sent
+until it is taken: a crash between the two sends it again, and channels take it once.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from ropewalk.server.watch.alerts import (
 from ropewalk.server.watch.signals import ChannelSignals, Signal
 
 STATE = "state.json"
-STATE_BYTES_MAX = 64 << 20
 LOCK_WAIT_S = 30.0
 WRITER_WAIT_S = 30.0
 DAY_NS = 86_400 * 10**9
-OBSERVE_NS = 3_600 * 10**9  # signals that did not change are told again after an hour
+OBSERVE_NS = 3_600 * 10**9  # unchanged signals are recorded again after an hour
 NODE_KEY = "node"
 MEMBERS = {
     "version", "interval_seconds", "alerts", "observations", "alertmanager", "webhooks", "freshness_seconds",
@@ -53,7 +52,7 @@ _journal.addHandler(logging.NullHandler())
 
 @dataclass(frozen=True, slots=True)
 class WatchConfig:
-    """What an operator wants watched, and who hears of it."""
+    """What to watch, and where alerts go."""
 
     interval_s: float = 30.0
     alert_channel: str | None = None
@@ -209,7 +208,7 @@ class Watch:
         known, fires = state["alerts"], {alert.fingerprint: alert for alert in alerts}
         for name, each in list(known.items()):
             if each.get("until_ns") is None and name not in fires:
-                each["until_ns"], each["told"] = now, []
+                each["until_ns"], each["sent_to"] = now, []
             elif each.get("until_ns") is not None and (name in fires or not self._left(each)):
                 del known[name]
         for name, alert in fires.items():
@@ -220,7 +219,7 @@ class Watch:
                     "severity": alert.severity,
                     "labels": [list(each) for each in alert.labels],
                     "since_ns": now,
-                    "told": [],
+                    "sent_to": [],
                 }
             known[name]["summary"] = alert.summary
 
@@ -230,12 +229,12 @@ class Watch:
         return [*found, *(f"webhook {url}" for url in config.webhooks)]
 
     def _left(self, alert: dict[str, Any]) -> list[str]:
-        return [each for each in self._targets() if each not in alert["told"]]
+        return [each for each in self._targets() if each not in alert["sent_to"]]
 
     def _tell(self, state: dict[str, Any], signals: Sequence[Signal], now: int) -> None:
         everything = list(state["alerts"].values())
         if self._config.alertmanager is not None and everything:
-            # All of them, each round: Alertmanager forgets what it is not told again.
+            # All of them, each round: Alertmanager drops an alert that is not sent again.
             url = self._config.alertmanager.rstrip("/") + "/api/v2/alerts"
             self._try(url, lambda: self._send(url, [for_alertmanager(each) for each in everything]))
         for alert in everything:
@@ -248,7 +247,7 @@ class Watch:
                     document = {**for_alertmanager(alert), "fingerprint": alert["fingerprint"]}
                     done = self._try(target, lambda url=name, it=document: self._send(url, it))  # type: ignore[misc]
                 if done:
-                    alert["told"].append(target)
+                    alert["sent_to"].append(target)
                     self._save(state)
         self._observe(state, signals, now)
 

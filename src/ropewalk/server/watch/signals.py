@@ -61,7 +61,7 @@ class ChannelSignals:
         return {"height": self.height, "head": self.head, "parts": self._parts}
 
     def follow(self, blocks: Iterable[Block], trust: Trust, judges: EvidenceTally, now_ns: int) -> None:
-        """Look at the next blocks. One that does not stand on the last is `BrokenLink`."""
+        """Look at the next blocks. A block that does not name the one before it is `BrokenLink`."""
         policy = None if trust.policy_hash is None else trust.policy_hash.hex()
         for block in blocks:
             if self.head and block.header.prev_block_hash.hex() != self.head:
