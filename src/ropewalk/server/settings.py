@@ -33,7 +33,6 @@ class Settings:
     auth: Path | None = None
     tls: TlsPaths | None = None
     console: bool = True
-    warehouse: Path | None = None
     hosts: tuple[str, ...] = ()  # names by which clients may call the server, in addition to its address
     origins: tuple[str, ...] = ()  # web pages that may use the API, in addition to our own
     body_bytes_max: int = BODY_BYTES_MAX

@@ -224,3 +224,6 @@ def test_unknown_members_of_the_configuration_are_refused():
         parse_watch({"version": 1, "intervall_seconds": 3})
     with pytest.raises(Invalid, match="interval_seconds"):
         parse_watch({"version": 1, "interval_seconds": "often"})
+    with pytest.raises(Invalid, match="notice_days"):
+        parse_watch({"version": 1, "notice_days": [60]})
+    assert parse_watch({"version": 1, "notice_days": [30, 14, 7]}) == parse_watch({"version": 1})

@@ -62,7 +62,6 @@ def need_server() -> None:
 @click.option("--tls-cert", metavar="F", help="Certificate of the server (PEM).")
 @click.option("--tls-key", metavar="F", help="Key of the certificate (PEM).")
 @click.option("--client-ca", metavar="F", help="Authority that signs client certificates (PEM).")
-@click.option("--warehouse", metavar="DIR", help="Warehouse of the pipeline, for its tables and health.")
 @click.option("--no-console", is_flag=True, help="Serve no web page.")
 @click.option(
     "--log-format",
@@ -138,7 +137,6 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
         auth=Path(options["auth"]) if options["auth"] is not None else None,
         tls=tls,
         console=not options["no_console"],
-        warehouse=Path(options["warehouse"]) if options["warehouse"] is not None else None,
         **found,
     )
 

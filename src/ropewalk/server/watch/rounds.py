@@ -42,6 +42,7 @@ WRITER_WAIT_S = 30.0
 DAY_NS = 86_400 * 10**9
 OBSERVE_NS = 3_600 * 10**9  # unchanged signals are recorded again after an hour
 NODE_KEY = "node"
+NOTICE_DAYS = [30, 14, 7]
 MEMBERS = {
     "version", "interval_seconds", "alerts", "observations", "alertmanager", "webhooks", "freshness_seconds",
     "notice_days", "retention", "server",
@@ -72,6 +73,8 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
     """
     if unknown := sorted(document.keys() - MEMBERS):
         raise Invalid(f"watch configuration: unknown member {unknown[0]!r:.60}")
+    if document.get("notice_days", NOTICE_DAYS) != NOTICE_DAYS:
+        raise Invalid(f'"notice_days" must be {NOTICE_DAYS}, the days at which notices are due')
     retention = _object(document, "retention")
     return WatchConfig(
         interval_s=_number(document, "interval_seconds", 30.0),
