@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ropewalk.server.watch.rounds import WatchConfig
 
 PORT = 7480  # written out so that --help loads no server; a test compares
-INSTALL = "pip install 'ropewalk[server]'"
+INSTALL = 'pip install ".[server]"'
 
 
 def need_server() -> None:
