@@ -114,7 +114,7 @@ def test_an_index_that_is_interrupted_stops_the_channel_and_says_so(tmp_path, mo
         with pytest.raises(KeyboardInterrupt):
             ledger.log.submit(observed(0).raw)
         monkeypatch.undo()
-        with pytest.raises(Unavailable, match="stopped before a block that it wrote was known") as refused:
+        with pytest.raises(Unavailable, match="was interrupted while a block was written") as refused:
             ledger.log.submit(observed(1).raw)
         assert "Open the channel again" in (refused.value.advice_now or "")
     with opened(tmp_path) as ledger:
@@ -132,7 +132,7 @@ def test_nothing_is_built_on_a_block_whose_insertion_was_interrupted(tmp_path, m
         with pytest.raises(KeyboardInterrupt):
             ledger.log.insert(block)
         monkeypatch.undo()
-        with pytest.raises(Unavailable, match="stopped before a block that it wrote was known"):
+        with pytest.raises(Unavailable, match="was interrupted while a block was written"):
             ledger.log.submit(observed(1).raw)
     assert verify_blocks(tmp_path, "ea.core", deep=True).ok
     with opened(tmp_path) as ledger:
@@ -151,7 +151,7 @@ def test_interrupted_leader_hides_no_parent(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             log.submit_many(observed(i).raw for i in range(5))  # a block is written, another one has begun
         monkeypatch.undo()
-        with pytest.raises(Unavailable, match="stopped before a block"):
+        with pytest.raises(Unavailable, match="was interrupted while a block"):
             pool.submit(log.submit, observed(9).raw).result(LIMIT_S)
     assert verify_blocks(tmp_path, "ea.core", deep=True).ok
     with opened(tmp_path) as ledger:
@@ -285,7 +285,7 @@ def test_submit_within_a_round_is_refused(tmp_path):
         logs.append(ledger.log)
         assert ledger.log.submit(observed(0).raw).index == 0
         assert [type(each) for each in heard] == [Usage]
-        assert "within its own round" in str(heard[0])
+        assert "from within a commit round" in str(heard[0])
         assert ledger.log.submit(observed(2).raw).height == 1
         assert ledger.log.head.envelopes == 2  # what was refused is not taken later either
 

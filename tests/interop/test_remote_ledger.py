@@ -159,7 +159,7 @@ def test_whoever_asks_for_it_waits_for_a_server_that_is_about_to_start(house):
     follower = house.start("pull", *to, "--follow", repo="copy.git", stderr=subprocess.PIPE)
     with ended(client), ended(follower):
         assert client.stderr is not None and follower.stderr is not None and follower.stdout is not None
-        assert "trying again" in client.stderr.readline() and "trying again" in follower.stderr.readline()
+        assert "retrying for" in client.stderr.readline() and "retrying for" in follower.stderr.readline()
         house.serve(port=said["port"])
         assert client.wait(LIMIT_S) == 0
         assert follower.stdout.readline().startswith("ok  audit")
@@ -222,7 +222,7 @@ def test_replica_serves_blocks_but_signs_no_head(house):
     refused = house("send", copy, "--channel", "audit", "--json", "--file", "-", stdin=observed(2).raw)
     assert refused.code == 4 and "`ropewalk ledger send`" in refused.json["advice"]
     here = house("append", "--channel", "audit", "--file", "-", repo="copy.git", stdin=observed(2).raw)
-    assert here.code == 4 and "A copy grows by `ropewalk ledger pull`" in here.err
+    assert here.code == 4 and "Update a replica with `ropewalk ledger pull`" in here.err
     note = house("head", "--channel", "audit", "--note", "--host", "a.example", "--json", repo="copy.git")
     assert note.code == 4 and "no available key" in note.json["detail"]
 
@@ -253,7 +253,7 @@ def test_what_makes_no_sense_is_told_before_anything_listens(house):
     for arguments, complaint in (
         (("--append-only", "--read-only"), "exclude each other"),
         (("--tls-cert", "x"), "must be given together"),
-        (("--host", "0.0.0.0"), "nothing would be encrypted"),
+        (("--host", "0.0.0.0"), "would not be encrypted"),
     ):
         answer = house("serve", "--port", "0", *arguments)
         assert answer.code == 2 and complaint in answer.err
