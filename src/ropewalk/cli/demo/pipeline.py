@@ -180,7 +180,7 @@ def _verify(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
     from ropewalk.pipeline.jobs.verify import verify_logs
 
     started, started_ms = time.monotonic(), now_ms()
-    report, _ = verify_logs(spark, place.git_dir)
+    report, _ = verify_logs(spark, place.git_dir, keys=[key_files.load_signing(place.keys, "node").public])
     took = time.monotonic() - started
     entries = sum(log.entries for log in report.logs)
     warehouse.record_run(
