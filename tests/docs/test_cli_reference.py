@@ -96,7 +96,7 @@ def test_every_example_is_a_line_its_command_takes(script):
 
 def _refused(words: list[str]) -> str | None:
     """Why the command line makes no sense, None if it does; nothing is run."""
-    context = click.Context(root, info_name="ropewalk", obj=Session())
+    context = click.Context(root, **root.context_settings, info_name="ropewalk", obj=Session())
     command: click.Command = root
     while isinstance(command, click.Group) and words:
         found = command.get_command(context, words[0])

@@ -37,7 +37,7 @@ def test_every_command_has_help_with_an_example(ropewalk, name):
 
 def walk(group: click.Group, words: str = "ropewalk") -> Iterator[tuple[str, click.Command]]:
     """Every command and group with its words, parents first."""
-    context = click.Context(group)
+    context = click.Context(group, **group.context_settings)
     for name in group.list_commands(context):
         found = group.get_command(context, name)
         assert found is not None
@@ -79,8 +79,10 @@ def test_help_starts_with_a_verb():
 @pytest.mark.parametrize("group", [root, ledger], ids=["ropewalk", "ledger"])
 def test_help_lists_commands_by_section(group):
     listed = [name for names in group.sections.values() for name in names]
-    assert len(listed) == len(set(listed)) and set(listed) <= set(group.list_commands(click.Context(group)))
-    text = group.get_help(click.Context(group))
+    assert len(listed) == len(set(listed)) and set(listed) <= set(
+        group.list_commands(click.Context(group, **group.context_settings))
+    )
+    text = group.get_help(click.Context(group, **group.context_settings))
     assert all(f"\n{heading}:\n" in text for heading in group.sections)
 
 
