@@ -10,8 +10,6 @@ from ropewalk.cli.common.command import Command, emit
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
-PAGE = "docs/reference/errors.md"
-
 
 @click.command(
     "explain", cls=Command, epilog="Examples:\n  ropewalk explain HeadMoved\n  ropewalk explain 5\n"
@@ -21,6 +19,8 @@ def explain(code: str) -> None:
     """Explain CODE, an error code such as AppendRejected or an exit code from 1 to 8: meaning, exit code, advice."""
     known = _classes(RopewalkError)
     found = [each for each in known if code.lower() in _names(each)]
+    # One spelling may cover several errors; the one whose own code was asked for comes first.
+    found.sort(key=lambda each: code.lower() not in (each.code.lower(), each.__name__.lower()))
     if not found:
         names = sorted({each.code for each in known} | {each.__name__ for each in known})
         raise NotFound(
@@ -35,7 +35,6 @@ def explain(code: str) -> None:
             "status": each.status,
             "meaning": inspect.getdoc(each),
             "advice": each.advice,
-            "page": PAGE,
         }
         for each in found
     ]
@@ -55,4 +54,4 @@ def _names(error: type[RopewalkError]) -> set[str]:
 def _text(error: type[RopewalkError]) -> str:
     meaning = (inspect.getdoc(error) or "").partition("\n")[0]
     first = f"{error.code}  (exit code {error.exit_code}, HTTP status {error.status})"
-    return "\n  ".join([first, meaning, error.advice, PAGE])
+    return "\n  ".join([first, meaning, error.advice])

@@ -97,3 +97,8 @@ def test_doctor_reports_stale_locks_and_unfetched_remotes(log, tmp_path):
     assert found["lock"]["status"] == "failed" and str(Path(lock).name) in found["lock"]["detail"]
     assert "`ropewalk pull origin`" in found["remote"]["detail"]
     assert found["descriptors"]["status"] == "passed"
+
+
+def test_explain_puts_the_named_error_first(ropewalk):
+    answer = ropewalk("explain", "DigestMismatch", "--json")
+    assert answer.json["errors"][0]["code"] == "DigestMismatch"

@@ -225,7 +225,7 @@ class Subscriber:
     def _recorded(self, end: str) -> str:
         """Return the position of the last message that the log holds. `end` is where the stream ends.
 
-        A position beyond the end is no message of this stream, whoever wrote it into an event.
+        A position beyond the end names no message of this stream: any writer of the topic may have recorded it.
         """
         hint = self.progress.read()
         position, ulid = hint.get("position", START), hint.get("ulid") or None
