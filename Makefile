@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+EXTRAS := spark server nats grpc quic otel objects hsm snark timestamp iceberg test
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all check bench torture mutants vectors lock docs clean
@@ -41,7 +42,7 @@ docs: $(READY)  ## write the generated pages again
 
 lock: $(READY)  ## pin every dependency again
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/python -m uv pip compile --quiet pyproject.toml --extra spark --extra server --extra nats --extra test --generate-hashes --no-emit-index-url \
+	$(BIN)/python -m uv pip compile --quiet pyproject.toml $(EXTRAS:%=--extra %) --generate-hashes --no-emit-index-url \
 	  --universal --python-version 3.11 --output-file requirements.lock
 
 $(READY): requirements.lock pyproject.toml hatch_build.py $(wildcard src/ropewalk/native/*.[ch])
