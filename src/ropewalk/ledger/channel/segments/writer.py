@@ -159,7 +159,9 @@ class SegmentWriter(Segments):
             os.close(self._fd)
             self._fd = -1
         if self._lock >= 0:
-            os.close(self._lock)  # closing the descriptor releases the lock
+            if self._owner == os.getpid():  # a forked child may not have closed its copy yet
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(self._lock)
             self._lock = -1
         self._broken = "closed"
 
@@ -292,6 +294,7 @@ def hold_lock(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
     try:
         yield
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
