@@ -324,3 +324,21 @@ def test_root_command_loads_only_click():
         "jsonschema_rs",
     }
     assert not heavy & loaded_after("from ropewalk.cli.main import run; run(['--help'])")
+
+
+def test_one_group_commit_for_both_writers():
+    """Law 4 of the house: one group-commit mechanism; the writers of both engines use it and wait by no other."""
+    mechanism = "ropewalk.kernel.group_commit"
+    writers = {"gitlog.repository.group_commit", "ledger.ingest.log"}
+    trees = {name_of(path): tree for path, tree in modules()}
+    users = {
+        name
+        for name, tree in trees.items()
+        if any(m.startswith(f"{mechanism}.GroupCommit") for m, _ in imported(tree))
+    }
+    assert users == writers, "git logs and channels share one group commit, kernel.group_commit"
+    waiting = {"threading", "queue", "concurrent.futures"}
+    found = [
+        f"{name} imports {m}" for name in sorted(writers) for m, _ in imported(trees[name]) if m in waiting
+    ]
+    assert not found, f"{found}: submitters wait in kernel.group_commit only"

@@ -40,7 +40,9 @@ Each surface of the specifications spells some codes its own way; `SPELLINGS` is
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 __all__ = [
     "SPELLINGS",
@@ -378,6 +380,34 @@ class RateLimited(Unavailable):
     code = "RateLimited"
     status = 429
     advice = "Wait for the time in Retry-After, then send it again."
+
+
+E = TypeVar("E", bound=RopewalkError)
+
+
+def locate(error: E, where: str) -> E:
+    """Return a copy of the error that names its file or line; inputs that fail together may share one error.
+
+    >>> locate(Invalid("not JSON"), "trust.json").detail
+    'trust.json: not JSON'
+    """
+    fields = {"input": where, **error.fields}
+    return type(error)(f"{where}: {error.detail}", advice=error.advice_now, instance=error.instance, **fields)
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Add a location to every `Invalid` raised in the block.
+
+    >>> with located("trust.json"):
+    ...     raise Invalid("not JSON")
+    Traceback (most recent call last):
+    ropewalk.errors.Invalid: trust.json: not JSON
+    """
+    try:
+        yield
+    except Invalid as error:
+        raise locate(error, where) from error
 
 
 class Spelling(NamedTuple):

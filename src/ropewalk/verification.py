@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ropewalk.errors import Invalid, InvalidKey, NotFound, TooLarge, Unavailable, Usage
-from ropewalk.kernel.error_location import located
+from ropewalk.errors import Invalid, InvalidKey, NotFound, TooLarge, Unavailable, Usage, located
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey

@@ -14,13 +14,14 @@ from tests.waiting import LIMIT_S, Crew, until
 
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import RopewalkError, Unavailable, Usage
+from ropewalk.kernel import group_commit
+from ropewalk.kernel.group_commit import Waiter
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.ingest import log as log_module
 from ropewalk.ledger.ingest import sealer as sealing_module
-from ropewalk.ledger.ingest import ticket as ticket_module
 from ropewalk.ledger.ingest.log import ChannelWriter
 from ropewalk.ledger.ingest.ports import IngestLimits
-from ropewalk.ledger.ingest.ticket import LedgerReceipt, Waiter
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.rules.rules import judge
 
 
@@ -96,7 +97,7 @@ def test_interrupted_leader_answers_submitters(tmp_path):
         first = pool.submit(log.submit, observed(0).raw)
         assert writing.wait(LIMIT_S)  # those who come from now on are in the next round
         others = [pool.submit(log.submit, observed(1 + i).raw) for i in range(6)]
-        until(lambda: len(log._arrivals) == 6)
+        until(lambda: len(log._commit.arrivals) == 6)
         all_came.set()
         with pytest.raises(KeyboardInterrupt):
             first.result(LIMIT_S)
@@ -175,7 +176,7 @@ def test_forgetting_that_is_interrupted_keeps_nobody_asleep(tmp_path, monkeypatc
 
 
 def test_a_call_that_got_lost_keeps_nobody_asleep(monkeypatch):
-    monkeypatch.setattr(ticket_module, "POLL_S", 0.01)
+    monkeypatch.setattr(group_commit, "POLL_S", 0.01)
     waiter = Waiter()
     waiter.wait()  # nobody calls
     waiter.wake()

@@ -15,8 +15,7 @@ from tests.unit.cli.conftest import living_in, move_in
 from tests.waiting import LIMIT_S, Crew
 
 from ropewalk.cli.common.command import from_os_error
-from ropewalk.errors import NotFound, Unavailable
-from ropewalk.kernel.error_location import locate
+from ropewalk.errors import NotFound, Unavailable, locate
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from functools import partial
-from typing import Any
 
 import pytest
 from tests.waiting import LIMIT_S, Crew, together, until
@@ -29,9 +28,9 @@ from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Draft, parse_docum
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.objects import parse_commit, parse_tree
 from ropewalk.gitlog.core.planning import Receipt
-from ropewalk.gitlog.repository import group_commit as writer
+from ropewalk.gitlog.repository.group_commit import _Drafts, _Request
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.kernel import jcs, ulid
+from ropewalk.kernel import group_commit, jcs, ulid
 from ropewalk.kernel.digest import content_id
 
 EVENT = {"type": "proposal.created", "payload": {"id": 7}}
@@ -304,12 +303,11 @@ def test_a_writer_interrupted_in_the_queue_holds_up_nobody(log, monkeypatch):
     assert begun.wait(LIMIT_S)
     monkeypatch.setattr(log.store, "put", real)
 
-    class Interrupted(threading.Event):
-        def wait(self, timeout=None):
+    class Interrupted(group_commit.Waiter):
+        def wait(self):
             raise KeyboardInterrupt
 
-    request: Any = writer._Request
-    monkeypatch.setattr(writer, "_Request", lambda *given: request(*given, woken=Interrupted()))
+    monkeypatch.setattr(group_commit, "Waiter", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         log.append("demo", EVENT)
     monkeypatch.undo()
@@ -401,7 +399,7 @@ def test_appends_to_several_logs_share_a_pack(log):
         if len(packs) == 1:
             first.set()  # the leader is writing; the others queue up behind it
             everybody.wait(LIMIT_S)
-            until(lambda: len(log._writer._queue) == 8)
+            until(lambda: len(log._writer._commit.arrivals) == 8)
         return real(objects)
 
     log.store.put = put
@@ -423,17 +421,13 @@ def test_appends_to_several_logs_share_a_pack(log):
 
 def test_one_broken_log_in_a_shared_pack_harms_no_other(log):
     log.store.move_head(SHIPLOG.head_ref("broken"), None, "d" * 40)
-    from ropewalk.gitlog.repository.group_commit import _Request
-
-    requests = [_Request(SHIPLOG, name, [Draft(EVENT)]) for name in ("a", "broken", "b")]
+    requests = [_Request(_Drafts(SHIPLOG, name, [Draft(EVENT)])) for name in ("a", "broken", "b")]
     log._writer._write(requests)
-    assert [r.failure is None for r in requests] == [True, False, True]
+    assert [isinstance(r.outcome, RopewalkError) for r in requests] == [False, True, False]
     assert len(log.read("a").events) == len(log.read("b").events) == 1
 
 
 def test_a_head_that_moves_under_a_shared_pack_is_written_again(log):
-    from ropewalk.gitlog.repository.group_commit import _Request
-
     real = log.store.move_head
     moved: list[str] = []
 
@@ -444,7 +438,7 @@ def test_a_head_that_moves_under_a_shared_pack_is_written_again(log):
         real(name, expected, new)
 
     log.store.move_head = move
-    requests = [_Request(SHIPLOG, name, [Draft(EVENT)]) for name in ("a", "b")]
+    requests = [_Request(_Drafts(SHIPLOG, name, [Draft(EVENT)])) for name in ("a", "b")]
     log._writer._write(requests)
     assert moved
     assert len(log.read("a").events) == len(log.read("b").events) == 1

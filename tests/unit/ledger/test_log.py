@@ -322,7 +322,7 @@ def test_nobody_waits_for_ever_at_a_gate_that_cannot_be_read(tmp_path, monkeypat
         waiting = [pool.submit(_outcome, ledger, observed(0))]
         assert reached.wait(LIMIT_S)  # it is judged alone, the others together after it
         waiting += [pool.submit(_outcome, ledger, observed(1 + i)) for i in range(7)]
-        until(lambda: len(log._arrivals) == 7)
+        until(lambda: len(log._commit.arrivals) == 7)
         others.set()
         assert all(isinstance(each.result(LIMIT_S), (PermissionError, Unavailable)) for each in waiting)
         monkeypatch.undo()
@@ -453,15 +453,15 @@ def interrupted_at(number: int, path: str) -> Callable[..., Any]:
 
 
 def test_interrupted_leader_leaves_no_waiter(tmp_path, monkeypatch):
-    monkeypatch.setattr("ropewalk.ledger.ingest.ticket.POLL_S", 0.05)
+    monkeypatch.setattr("ropewalk.kernel.group_commit.POLL_S", 0.05)
     tracing = sys.gettrace()
     for number in itertools.count(1):
         home = tmp_path / str(number)
         with opened(home) as ledger, Crew(1) as pool:
             log = ledger.log
-            with log._leader_lock:  # so that the other one cannot lead, and waits beside us
+            with log._commit._lock:  # so that the other one cannot lead, and waits beside us
                 beside = pool.submit(log.submit, observed(1).raw)
-                until(partial(bool, log._arrivals))
+                until(partial(bool, log._commit.arrivals))
             sys.settrace(interrupted_at(number, sealer.__file__))
             try:
                 log.submit(observed(0).raw)
@@ -504,7 +504,7 @@ def test_a_long_list_is_written_as_it_is_judged_in_full_blocks(tmp_path):
 
         def fsync(self, fd):
             if log is not None:
-                self.held.append(len(log._arrivals))
+                self.held.append(len(log._commit.arrivals))
             super().fsync(fd)
 
     log = None

@@ -21,7 +21,7 @@ from ropewalk.cli.common.command import (
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.cli.ledger.channel import channel_key
-from ropewalk.kernel.error_location import locate
+from ropewalk.errors import locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, say, session, write_output
 from ropewalk.cli.common.locations import signing_key
-from ropewalk.kernel.error_location import locate
+from ropewalk.errors import locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from ropewalk.errors import InvalidJson, NotFound, RopewalkError, Unavailable
-from ropewalk.kernel.error_location import located
+from ropewalk.errors import InvalidJson, NotFound, RopewalkError, Unavailable, located
 from ropewalk.kernel.terminal_text import printable
 
 # How a step of a report is shown to people.

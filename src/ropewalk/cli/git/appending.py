@@ -15,8 +15,7 @@ import click
 from ropewalk.cli.common.command import answer_line, fail, from_os_error, parse_input, say, session
 from ropewalk.cli.common.suggest import describe_new
 from ropewalk.cli.git.events import receipt_line
-from ropewalk.errors import RopewalkError
-from ropewalk.kernel.error_location import locate
+from ropewalk.errors import RopewalkError, locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ropewalk.cli.common.command import Command, answer_line, emit, parse_input, say
-from ropewalk.kernel.error_location import locate
+from ropewalk.errors import locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:

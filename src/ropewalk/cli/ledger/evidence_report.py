@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropewalk.cli.common.command import Command, emit, parse_input, read_input, write_output
-from ropewalk.kernel.error_location import located
+from ropewalk.errors import located
 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.allowed import CollateralTexts

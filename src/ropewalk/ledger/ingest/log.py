@@ -1,27 +1,18 @@
 """Ingest: envelopes in, sealed blocks out, a receipt when the block is on disk.
 
-Group commit without a writer thread: one of the waiting submitters leads. It checks the submitted envelopes in
-batches, writes them with one sync, and delivers the receipts. The others wait until they have their receipt or are
-woken to lead. Envelopes that arrive meanwhile go into the next round, so blocks grow under load. A submitter waits for
-others only if `linger_s` is set.
-
-No round is lost: a leader checks for work again before it waits, and wakes another submitter before it returns.
-
-A caller with a receipt often submits again at once. So waiters with receipts are woken first, a few at a time, each
-waking the next; only then the next round starts. Rounds are larger, and threads do not contend for the interpreter.
+Submitters share rounds by group commit (`kernel.group_commit`). A round checks the submitted envelopes in batches,
+writes them with one sync, and delivers the receipts. Envelopes that arrive meanwhile go into the next round, so blocks
+grow under load. A submitter waits for others only if `linger_s` is set.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Usage
+from ropewalk.errors import InvalidEnvelope, RopewalkError
+from ropewalk.kernel.group_commit import GroupCommit
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.block.block import Block, check_contents
@@ -30,7 +21,7 @@ from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import PendingHistory
 from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
 from ropewalk.ledger.ingest.sealer import BlockSealer
-from ropewalk.ledger.ingest.ticket import LedgerReceipt, Ticket, Waiter
+from ropewalk.ledger.ingest.ticket import LedgerReceipt, Ticket
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.trust import Trust
@@ -39,7 +30,6 @@ from ropewalk.ledger.rules.rules import ParallelMap, check_signatures, map_seria
 from ropewalk.ledger.rules.verdict import SUPPORTED_MINORS, Context
 
 BATCH_MAX: Final = 256  # envelopes of a long list that are parsed before the first is placed
-WAKEUPS_PER_ROUND: Final = 2  # waiters woken at a time; more would only contend for the interpreter
 
 
 class ChannelWriter:
@@ -72,11 +62,10 @@ class ChannelWriter:
         self.channel, self.policy = channel, policy
         self.limits = limits or IngestLimits()
         self._now_ns, self._parallel_map = now_ns, parallel_map
-        self._arrivals: deque[tuple[bytes, Ticket]] = deque()
-        self._arrived = threading.Condition()  # notified of arrivals if `linger_s` is set
-        self._leader_lock = threading.Lock()  # guards everything below; only `end` blocks on it
-        self._leader: int | None = None  # thread id of the leader
-        self._settled_queue: deque[Ticket] = deque()  # settled tickets whose threads still wait
+        # its leader has the use of everything below
+        self._commit: GroupCommit[Ticket] = GroupCommit(
+            f"channel {channel}", self._write_round, placed=lambda: self._sealer.waiting()
+        )
         self._sealer = BlockSealer(
             channel,
             (key, *also),
@@ -86,7 +75,7 @@ class ChannelWriter:
             now_ns=now_ns,
             policy=policy,
             limits=self.limits,
-            settled_queue=self._settled_queue,
+            settled_queue=self._commit.settled,
             keep_evidence=keep_evidence,
             key_history=key_history or KeyHistory(Trust((key.public,), ()), policy=policy),
             note=note,
@@ -113,37 +102,18 @@ class ChannelWriter:
 
     def submit(self, raw: bytes) -> LedgerReceipt:
         """Check one envelope, place it in a block, and return its receipt once the block is durable."""
-        ticket = Ticket()
-        self._take(((check_wire(raw), ticket),))
-        self._wait_until_settled((ticket,))
+        (ticket,) = self._submit((raw,))
         return ticket.result()
 
     def submit_many(self, raws: Iterable[bytes]) -> list[LedgerReceipt | RopewalkError]:
         """Submit in order from one thread, sharing blocks and syncs; errors are returned in place of receipts."""
-        arrivals = [(check_wire(raw), Ticket()) for raw in raws]
-        self._take(arrivals)
-        tickets = [ticket for _, ticket in arrivals]
-        self._wait_until_settled(tickets)
-        return [ticket.outcome for ticket in tickets]
+        return [ticket.outcome for ticket in self._submit(raws)]
 
-    def _wait_until_settled(self, tickets: Sequence[Ticket]) -> None:
-        """Lead or wait until all are settled. An interrupted caller abandons its tickets."""
-        waiter = Waiter()
-        try:
-            for ticket in tickets:
-                if not ticket.settled:
-                    self._serve(ticket, waiter)
-        except BaseException:
-            for ticket in tickets:
-                ticket.abandoned = True
-            raise
-
-    def _take(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
+    def _submit(self, raws: Iterable[bytes]) -> list[Ticket]:
+        tickets = [Ticket(check_wire(raw)) for raw in raws]
         self._sealer.check_open()
-        self._arrivals.extend(arrivals)
-        if self.limits.linger_s:
-            with self._arrived:
-                self._arrived.notify()
+        self._commit.submit(tickets)
+        return tickets
 
     def insert(self, block: Block) -> None:
         """Insert a block sealed by another process with this channel's key, verified and linked. A fork is stored and
@@ -151,40 +121,28 @@ class ChannelWriter:
         """
         self._sealer.key_history.check(block.record)
         check_contents(block)
-        if not self._leader_lock.acquire(blocking=False):
-            raise Conflict(f"channel {self.channel} is being appended to")
-        try:
+        with self._commit.exclusive():
             self._sealer.recover()
             self._sealer.check_open()
-            if self._sealer.open_block or any(
-                not (each.abandoned or each.settled) for each in self._waiting()
-            ):
-                raise Conflict(f"channel {self.channel} is being appended to")
+            if self._sealer.open_block:
+                raise self._commit.busy()
+            self._commit.check_idle()
             policy_hash = self.policy.hash if self.policy is not None else None
             self._sealer.insert(block, replace(self._context, policy_hash=policy_hash, sealed=True))
-        finally:
-            self._leader_lock.release()
-            self._wake_leader()
 
     def end(self) -> None:
         """Stop taking envelopes because the store is about to be closed. Finish a running round first."""
         self._sealer.ended = "was closed"
-        if (
-            self._leader != threading.get_ident()
-        ):  # else closed from within a round, as a signal handler may do
-            with self._leader_lock:
-                pass
-            self._wake_settled()
-            self._wake_leader()
+        self._commit.finish()
 
     def abandon_after_fork(self) -> None:
         """Close it in a forked child: leader and waiters are threads of the parent and never return here."""
         self._sealer.ended = "was closed"
-        self._leader_lock, self._leader = threading.Lock(), None
+        self._commit.reset_after_fork()
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _judge(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
+    def _judge(self, arrivals: Sequence[Ticket]) -> None:
         """Check envelopes of one batch; place each one or settle its ticket with the error."""
         read: list[tuple[Envelope, Ticket]] = []
         try:
@@ -192,11 +150,11 @@ class ChannelWriter:
             context = self._current_context()
             now_ns = self._now_ns()
             ended = self._lifetime_error(now_ns) if self.policy is not None else None
-            for raw, ticket in arrivals:
+            for ticket in arrivals:
                 if ticket.abandoned:
                     continue
                 try:
-                    envelope = parse_wire(raw)
+                    envelope = parse_wire(ticket.item)
                     check_time(envelope, now_ns, self.limits)
                     if ended is not None and not is_key_statement(envelope):
                         raise ended
@@ -212,9 +170,9 @@ class ChannelWriter:
         except RopewalkError as error:
             self._refuse(arrivals, error)
 
-    def _refuse(self, arrivals: Sequence[tuple[bytes, Ticket]], error: BaseException) -> None:
+    def _refuse(self, arrivals: Sequence[Ticket], error: BaseException) -> None:
         refusal = self._sealer.refusal(error)
-        for _, ticket in arrivals:
+        for ticket in arrivals:
             if not ticket.settled and not ticket.placed:
                 ticket.settle(refusal)
 
@@ -233,78 +191,25 @@ class ChannelWriter:
             self._context = replace(self._context, supported_minors=minors)
         return self._context
 
-    def _serve(self, ticket: Ticket, waiter: Waiter) -> None:
-        """Lead or wait until the ticket is settled."""
-        ticket.waiter = waiter
-        try:
-            while not ticket.settled:
-                if not self._settled_queue and self._leader_lock.acquire(blocking=False):
-                    try:
-                        self._lead()
-                    finally:
-                        self._leader_lock.release()
-                elif self._leader == threading.get_ident():
-                    raise Usage(
-                        f"channel {self.channel}: submit must not be called from within a commit round",
-                        advice="Submit from another thread, or when the round is over.",
-                    )
-                else:
-                    waiter.wait()
-        finally:
-            # Also if this thread was interrupted: it must not be woken any more.
-            ticket.waiter = None
-            self._wake_settled()
-            self._wake_leader()
-
-    def _wake_settled(self) -> None:
-        """Wake the next waiter that has its outcome; it will wake the one after it."""
-        while self._settled_queue:
-            try:
-                ticket = self._settled_queue.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            if ticket.wake():
-                return
-
-    def _wake_leader(self) -> None:
-        """Wake a waiter to lead if there is work, no leader, and no settled waiter left to wake."""
-        if not self._settled_queue and not self._leader_lock.locked():
-            any(ticket.wake() for ticket in self._waiting())
-
-    def _waiting(self) -> Iterator[Ticket]:
-        """Yield the tickets of all pending envelopes in order. Others may be added or removed meanwhile."""
-        yield from self._sealer.waiting()
-        with contextlib.suppress(IndexError):
-            for number in itertools.count():
-                yield self._arrivals[number][1]
-
-    def _lead(self) -> None:
-        """Run one round: check what has arrived, up to one full block, and write it."""
+    def _write_round(self) -> None:
+        """Check what has arrived, up to one full block, and write it."""
         more = False
         try:
-            self._leader = threading.get_ident()
             self._sealer.recover()
             if self.limits.linger_s:
-                with self._arrived:
-                    self._arrived.wait_for(self._fill, self.limits.linger_s)
-            more = self._fill() and bool(self._arrivals)
+                self._commit.linger(self._fill, self.limits.linger_s)
+            more = self._fill() and bool(self._commit.arrivals)
         finally:  # after an error, what was placed before is still written
-            try:
-                self._sealer.write(more=more)
-            finally:
-                for _ in range(WAKEUPS_PER_ROUND):
-                    self._wake_settled()
-                self._leader = None
+            self._sealer.write(more=more)
 
     def _fill(self) -> bool:
         """Check what has arrived, in batches; return whether it filled a block and began another."""
-        while self._arrivals and self._sealer.open_block < 2:
-            batch: list[tuple[bytes, Ticket]] = []
+        arrivals = self._commit.arrivals
+        while arrivals and self._sealer.open_block < 2:
+            batch: list[Ticket] = []
             try:
-                for _ in range(min(BATCH_MAX, len(self._arrivals))):
-                    # an entry is always in the queue or in the batch, even if interrupted here
-                    batch.append(self._arrivals[0])
-                    self._arrivals.popleft()
+                for _ in range(min(BATCH_MAX, len(arrivals))):
+                    self._commit.take(batch)
                 self._judge(batch)
             except BaseException as error:
                 self._refuse(batch, error)
