@@ -45,6 +45,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 __all__ = [
+    "HTTP_CODES",
     "SPELLINGS",
     "BrokenLink",
     "Conflict",
@@ -452,4 +453,18 @@ SPELLINGS: dict[str, Spelling] = {
     "Unauthenticated": Spelling("unauthenticated", "UNAUTHENTICATED", "PolicyFail"),
     "Usage": Spelling("usage", "USAGE", "Usage"),
     "VerificationFailed": Spelling("verification_failed", "VERIFICATION_FAILED", "DigestMismatch"),
+}
+
+# Refusals that only HTTP knows: status → the code, and what to do.
+HTTP_CODES: dict[int, tuple[str, str]] = {
+    400: ("InvalidInput", "Correct the request and send it again."),
+    404: ("NotFound", "/openapi.json lists what there is."),
+    405: ("MethodNotAllowed", "The header Allow names the methods."),
+    406: ("NotAcceptable", "Ask for application/json."),
+    408: ("RequestTimeout", "Send the whole request without long pauses."),
+    413: ("TooLarge", "Split the request, or detach the payload."),
+    415: ("UnsupportedMediaType", "Send application/json."),
+    422: ("InvalidInput", "Correct the request and send it again."),
+    431: ("TooLarge", "Send fewer or shorter headers."),
+    426: ("UpgradeRequired", "Open it as a WebSocket (RFC 6455), or use /api/v1/events."),
 }

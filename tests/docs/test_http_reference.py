@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from ropewalk.cli.explain import error_rows
 from ropewalk.server.metrics import Metrics
 from tests.waiting import LIMIT_S
 
@@ -25,6 +26,25 @@ def test_http_reference_is_up_to_date():
     done = subprocess.run([sys.executable, ROOT / "docs" / "generate_http.py", "--check"], timeout=LIMIT_S)
     assert done.returncode == 0, "run python docs/generate_http.py"
     assert "`POST /api/v1/shiplog/{ns}/events`" in PAGE.read_text(encoding="utf-8")
+
+
+def test_errors_page_is_up_to_date():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate_errors.py", "--check"], timeout=LIMIT_S)
+    assert done.returncode == 0, "run python docs/generate_errors.py"
+
+
+def test_explain_and_the_errors_page_agree():
+    """Each row of `explain` has its entry on the page, at the anchor that `explain` names."""
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    entries = dict(
+        re.findall(r"^## ([^\n]+)\n\n(HTTP status .+?)(?=\n## |\Z)", text, re.MULTILINE | re.DOTALL)
+    )
+    anchors = {
+        re.sub(r"[^a-z-]", "", title.lower().replace(" ", "-")): body for title, body in entries.items()
+    }
+    for row in error_rows():
+        entry = anchors[row["see"].rpartition("#")[2]]
+        assert f"HTTP status {row['status']}," in entry and row["advice"] in entry, row
 
 
 def test_compose_and_dockerfile_agree():

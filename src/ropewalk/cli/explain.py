@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from http import HTTPStatus
+from typing import Any
 
 import click
 
 from ropewalk.cli.common.command import Command, emit
 from ropewalk.cli.common.suggest import did_you_mean
-from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
+from ropewalk.errors import HTTP_CODES, SPELLINGS, NotFound, RopewalkError
+
+PAGE = "docs/reference/errors.md"
 
 
 @click.command(
@@ -17,41 +21,65 @@ from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 @click.argument("code")
 def explain(code: str) -> None:
     """Explain CODE, an error code such as AppendRejected or an exit code from 1 to 8: meaning, exit code, advice."""
-    known = _classes(RopewalkError)
-    found = [each for each in known if code.lower() in _names(each)]
+    rows = error_rows()
+    found = [each for each in rows if code.lower() in _names(each)]
     # One spelling may cover several errors; the one whose own code was asked for comes first.
-    found.sort(key=lambda each: code.lower() not in (each.code.lower(), each.__name__.lower()))
+    found.sort(key=lambda each: code.lower() not in (each["code"].lower(), each["class"].lower()))
     if not found:
-        names = sorted({each.code for each in known} | {each.__name__ for each in known})
+        names = sorted({each[name] for each in rows for name in ("code", "class")})
         raise NotFound(
             f"{code!r} is not an error code",
             name=code,
-            advice=did_you_mean(code, names) or "`ropewalk --help` lists the exit codes.",
+            advice=did_you_mean(code, names) or f"{PAGE} lists them all.",
         )
-    rows = [
+    emit({"errors": found}, lambda: "\n\n".join(map(_text, found)))
+
+
+def error_rows() -> list[dict[str, Any]]:
+    """Return every error with its code, exit code, HTTP status, cause and fix; then the codes of HTTP alone."""
+    rows: list[dict[str, Any]] = [
         {
             "code": each.code,
+            "class": each.__name__,
             "exit_code": each.exit_code,
             "status": each.status,
             "meaning": inspect.getdoc(each),
             "advice": each.advice,
+            "see": f"{PAGE}#{_anchor(each)}",
         }
-        for each in found
+        for each in _classes(RopewalkError)
     ]
-    emit({"errors": rows}, lambda: "\n\n".join(map(_text, found)))
+    known = {row["code"] for row in rows}
+    return rows + [
+        {
+            "code": code,
+            "class": code,
+            "exit_code": None,
+            "status": status,
+            "meaning": f"HTTP only: {HTTPStatus(status).phrase}.",
+            "advice": advice,
+            "see": f"{PAGE}#{code.lower()}",
+        }
+        for status, (code, advice) in sorted(HTTP_CODES.items())
+        if code not in known
+    ]
+
+
+def _anchor(error: type[RopewalkError]) -> str:
+    same = error.code == error.__name__
+    return error.code.lower() if same else f"{error.code}-{error.__name__}".lower()
 
 
 def _classes(base: type[RopewalkError]) -> list[type[RopewalkError]]:
     return [base, *(each for child in base.__subclasses__() for each in _classes(child))]
 
 
-def _names(error: type[RopewalkError]) -> set[str]:
-    spelling = SPELLINGS.get(error.code)
-    names = {error.code, error.__name__, str(error.exit_code), *(spelling or ())}
+def _names(row: dict[str, Any]) -> set[str]:
+    names = (row["code"], row["class"], str(row["exit_code"]), *(SPELLINGS.get(row["code"]) or ()))
     return {str(each).lower() for each in names}
 
 
-def _text(error: type[RopewalkError]) -> str:
-    meaning = (inspect.getdoc(error) or "").partition("\n")[0]
-    first = f"{error.code}  (exit code {error.exit_code}, HTTP status {error.status})"
-    return "\n  ".join([first, meaning, error.advice])
+def _text(row: dict[str, Any]) -> str:
+    exit_code = f"exit code {row['exit_code']}, " if row["exit_code"] is not None else ""
+    first = f"{row['code']}  ({exit_code}HTTP status {row['status']})"
+    return "\n  ".join([first, str(row["meaning"]).partition("\n")[0], row["advice"], f"See {row['see']}"])

@@ -10,24 +10,11 @@ from typing import Any, Final
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from ropewalk.errors import PROBLEM_TYPE_BASE, RateLimited, RopewalkError, Unauthenticated
+from ropewalk.errors import HTTP_CODES, PROBLEM_TYPE_BASE, RateLimited, RopewalkError, Unauthenticated
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_S: Final = 1
 _journal = logging.getLogger("ropewalk.server")
-# Refusals that only HTTP knows: the code, and what to do.
-HTTP_CODES: Final = {
-    400: ("InvalidInput", "Correct the request and send it again."),
-    404: ("NotFound", "/openapi.json lists what there is."),
-    405: ("MethodNotAllowed", "The header Allow names the methods."),
-    406: ("NotAcceptable", "Ask for application/json."),
-    408: ("RequestTimeout", "Send the whole request without long pauses."),
-    413: ("TooLarge", "Split the request, or detach the payload."),
-    415: ("UnsupportedMediaType", "Send application/json."),
-    422: ("InvalidInput", "Correct the request and send it again."),
-    431: ("TooLarge", "Send fewer or shorter headers."),
-    426: ("UpgradeRequired", "Open it as a WebSocket (RFC 6455), or use /api/v1/events."),
-}
 
 
 class HttpRefusal(Exception):
