@@ -23,9 +23,9 @@ Written by `docs/generate_http.py` from the routes of `ropewalk serve`; do not e
 `/openapi.json` (OpenAPI 3.1) and, readable without a network, at `/docs` of every server.
 [The guide](../guide/serve.md) shows how to use it.
 
-Every error is `application/problem+json` (RFC 9457) with a stable [`code`](errors.md). A POST with an `Idempotency-Key` that is
-sent again with the same body gets the first receipt again, also after a restart; with another body it is 422
-`DigestMismatch`. Status 429 and 503 carry `Retry-After`: nothing was written."""
+Every error is `application/problem+json` (RFC 9457) with a stable [`code`](errors.md). A POST with an
+`Idempotency-Key` that is sent again with the same body gets the first receipt again, also after a restart; with another
+body it is 422 `DigestMismatch`. Status 429 and 503 carry `Retry-After`: nothing was written."""
 
 
 def render() -> str:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropewalk.disk.repository_paths import RepositoryPaths
-from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.keys import SigningKey
@@ -35,6 +35,9 @@ from ropewalk.server.metrics import Metrics, TimedDisk
 from ropewalk.server.settings import Settings
 from ropewalk.server.stream_host import HostedStream, NodeSource, NodeStream
 from ropewalk.server.watch.rounds import Watch, WatchConfig
+
+if TYPE_CHECKING:
+    from ropewalk.server.telemetry import Telemetry
 
 TICK_S = 1.0
 LONG_THREADS = 2
@@ -74,6 +77,8 @@ class ServerNode:
         self._threads = ThreadPoolExecutor(settings.read_threads, "ropewalk-read")
         self._long_threads = ThreadPoolExecutor(LONG_THREADS, "ropewalk-long")
         self._reading = self._long = 0
+        self.telemetry = _telemetry(settings.otel) if settings.otel is not None else None
+        self._exporting: asyncio.Task[None] | None = None
         self.moves = GroupMoves()
         self._doors: dict[str, WriterLease] = {}
         self._tick: asyncio.Task[None] | None = None
@@ -94,6 +99,8 @@ class ServerNode:
         self._stream = await stream.__aenter__()
         self.stream.catch_up = stream.catch_up
         self._tick = asyncio.create_task(self._look_after())
+        if self.telemetry is not None:
+            self._exporting = asyncio.create_task(self.telemetry.run(self))
         if self._watch is not None:
             self._watching = asyncio.create_task(self._run_watch(self._watch))
         return self
@@ -107,6 +114,9 @@ class ServerNode:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self.drain()
+        if self._exporting is not None:
+            self._exporting.cancel()
+            await asyncio.gather(self._exporting, return_exceptions=True)
         await self._stream.__aexit__(None, None, None)
         await asyncio.gather(*(door.close() for door in self._doors.values()), return_exceptions=True)
         self._threads.shutdown()
@@ -222,3 +232,15 @@ class ServerNode:
                 if time.monotonic() - last_drop_s > 3_600:
                     last_drop_s = time.monotonic()
                     await self.read(self.keys.drop_old, time.time_ns() // 1_000_000)
+
+
+def _telemetry(endpoint: str) -> Telemetry:
+    if not endpoint.startswith(("http://", "https://")):
+        raise Usage(f"--otel must be an http or https URL, got {endpoint[:80]!r}")
+    try:
+        from ropewalk.server.telemetry import Telemetry
+    except ImportError as error:
+        raise Unavailable(
+            f"--otel needs {error.name}, which is not installed", advice='Install it: pip install ".[otel]"'
+        ) from error
+    return Telemetry(endpoint)

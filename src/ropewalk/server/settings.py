@@ -26,13 +26,14 @@ class TlsPaths:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator can set. All members but the first six may also be set in the `server` object of `--config`."""
+    """What an operator can set. Members from `hosts` on may also be set in the `server` object of `--config`."""
 
     host: str = "127.0.0.1"
     port: int = PORT
     auth: Path | None = None
     tls: TlsPaths | None = None
     console: bool = True
+    otel: str | None = None  # base URL of an OTLP/HTTP collector
     hosts: tuple[str, ...] = ()  # names by which clients may call the server, in addition to its address
     origins: tuple[str, ...] = ()  # web pages that may use the API, in addition to our own
     body_bytes_max: int = BODY_BYTES_MAX
@@ -58,14 +59,15 @@ class Settings:
             return self.host == "localhost"
 
 
-_FROM_FILE: Final = {each.name: each.type for each in fields(Settings)[6:]}
+_NAMES: Final = [each.name for each in fields(Settings)]
+_FROM_FILE: Final = {each.name: each.type for each in fields(Settings)[_NAMES.index("hosts") :]}
 
 
 def parse_config(raw: bytes) -> dict[str, Any]:
     """Read a configuration file: an object with `server`, `watch` or both; unknown members are refused.
 
-    >>> server_options(parse_config(b'{"version":1,"server":{"drain_seconds":5}}'))
-    {'drain_seconds': 5}
+    >>> server_options(parse_config(b'{"version":1,"server":{"drain_seconds":5,"hosts":["log.example"]}}'))
+    {'drain_seconds': 5, 'hosts': ('log.example',)}
     """
     document: Any = jcs.parse(raw, bytes_max=CONFIG_BYTES_MAX)
     if not isinstance(document, dict) or document.get("version") != 1:

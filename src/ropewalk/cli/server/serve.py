@@ -62,6 +62,12 @@ def need_server() -> None:
 @click.option("--tls-cert", metavar="F", help="Certificate of the server (PEM).")
 @click.option("--tls-key", metavar="F", help="Key of the certificate (PEM).")
 @click.option("--client-ca", metavar="F", help="Authority that signs client certificates (PEM).")
+@click.option(
+    "--otel",
+    metavar="URL",
+    envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+    help="Send traces and metrics to this OTLP/HTTP collector, as http://127.0.0.1:4318.",
+)
 @click.option("--no-console", is_flag=True, help="Serve no web page.")
 @click.option(
     "--log-format",
@@ -137,6 +143,7 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
         auth=Path(options["auth"]) if options["auth"] is not None else None,
         tls=tls,
         console=not options["no_console"],
+        otel=options["otel"],
         **found,
     )
 
@@ -189,6 +196,7 @@ def _log_lines(form: str) -> None:
     handler.setFormatter(_JsonLines() if form == "json" else _TextLines())
     journal = logging.getLogger("ropewalk")
     journal.addHandler(handler)
+    logging.getLogger("opentelemetry").addHandler(handler)
     journal.setLevel(logging.INFO)
     if form == "text":
         logging.getLogger("ropewalk.server.access").setLevel(logging.WARNING)

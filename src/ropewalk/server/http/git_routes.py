@@ -56,7 +56,7 @@ async def append_to(request: Asked, layout: Layout, topic: str, name: dict[str, 
     if key is None or key.outcomes is None:
         drafts = [_draft(each) for each in items]
         outcomes = await node.appends.append(layout, topic, drafts, key, len(raw))
-        count_appends(node, layout.name, outcomes)
+        count_appends(request, layout.name, outcomes)
         node.wake_stream()
         rows: Sequence[dict[str, Any]] = [outcome_json(spelled(layout, each)) for each in outcomes]
     if key is not None and key.outcomes is not None:

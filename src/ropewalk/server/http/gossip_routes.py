@@ -83,7 +83,7 @@ async def append_gossip(request: Asked, topic: FromPath[str]) -> Response[models
             if name != NODE_KEY:  # other keys belong to the account that runs the server
                 identity_of(request).require("admin", f"gossip/{topic}")
             row = await node.read(_append, node, topic, from_json(document["payload"]), name)
-            count_appends(node, "gossip", [row])
+            count_appends(request, "gossip", [row])
             await remember(request, key, [row])
         else:
             (row,) = key.outcomes

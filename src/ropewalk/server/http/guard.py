@@ -165,6 +165,10 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
             await send(message)
 
+        telemetry = self._node.telemetry
+        span = None
+        if telemetry is not None and scope["method"] == "POST":  # every POST is an append
+            span = scope.setdefault("state", {})["span"] = telemetry.begin(scope)
         try:
             self._admit(scope)
             if not await append_directly(scope, receive, watched, self._node):
@@ -173,6 +177,9 @@ class Guard:
             self._node.metrics.refused.labels(error.code).inc()
             self._refusals(f"refused {scope['method']}: {error.code}: {error.detail}")
             await self._refuse(error.to_problem(), headers_of(error), watched)
+        finally:
+            if span is not None and telemetry is not None:
+                telemetry.end(span, scope, answered)
         self._count(scope, answered, time.perf_counter() - start)
         return None
 

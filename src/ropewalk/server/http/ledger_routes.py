@@ -136,7 +136,7 @@ async def append_envelopes(request: Asked, channel: FromPath[str]) -> Response[m
         return receipts(key.outcomes, _is_array(raw, is_cbor), {})
     raws, many = await node.read(_envelopes, raw, is_cbor)
     outcomes = await node.submit(channel, raws)
-    count_appends(node, "ledger", outcomes)
+    count_appends(request, "ledger", outcomes)
     rows = [each.to_problem() if isinstance(each, RopewalkError) else each.to_json() for each in outcomes]
     await remember(request, key, rows)
     return receipts(rows, many, {})

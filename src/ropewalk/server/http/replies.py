@@ -162,9 +162,14 @@ def require_admin(request: Asked, what: str) -> None:
         raise Denied(f"{what} needs the right admin", action="admin")
 
 
-def count_appends(node: ServerNode, engine: str, outcomes: Sequence[Any]) -> None:
-    """Count what was appended and what was refused."""
+def count_appends(request: Asked, engine: str, outcomes: Sequence[Any]) -> None:
+    """Count what was appended, and is on disk, and what was refused."""
+    node = node_of(request)
     refused = sum(isinstance(each, RopewalkError) for each in outcomes)
+    span = request.scope["state"].get("span")
+    if span is not None:
+        facts = {"ropewalk.engine": engine, "ropewalk.appended": len(outcomes) - refused}
+        span.add_event("durable", {**facts, "ropewalk.refused": refused})
     for outcome, count in (("appended", len(outcomes) - refused), ("refused", refused)):
         if count:
             node.metrics.appends.labels(engine, outcome).inc(count)
