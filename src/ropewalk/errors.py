@@ -45,7 +45,6 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 __all__ = [
-    "HTTP_CODES",
     "SPELLINGS",
     "BrokenLink",
     "Conflict",
