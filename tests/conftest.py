@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ LONGEST_FIRST = ("pipeline/", "launched/test_commands.py", "launched/", "interop
 
 # How long an example takes says something of the machine, and nothing of us.
 settings.register_profile("whatever machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", parent=settings.get_profile("whatever machine"), max_examples=2_000)
 settings.load_profile("whatever machine")
 
 
@@ -38,8 +41,9 @@ def flip_step(request: pytest.FixtureRequest) -> int:
 def pytest_configure() -> None:
     # Every JVM that a test starts, in whatever home, finds the classes that an earlier one has archived.
     os.environ.setdefault("ROPEWALK_CACHE", f"{tempfile.gettempdir()}/ropewalk-test-cache-{os.getuid()}")
-    # Those that a test starts, hundreds of them, are not to compile us each time anew.
+    # Neither this process (asserts rewritten) nor the hundreds that tests start compile everything again each time.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # A shell starts what it puts in the background with Ctrl-C ignored, and every process we start would inherit that:
     # those that are to be interrupted would go on for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -62,17 +66,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _name(item).startswith(SLOW_FOLDERS):
+        if _name(item.path).startswith(SLOW_FOLDERS):
             item.add_marker("slow")
     items.sort(key=_turn)
 
 
-def _name(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+@cache
+def _name(path: Path) -> str:
+    return path.relative_to(HERE).as_posix() if path.is_relative_to(HERE) else ""
 
 
 def _turn(item: pytest.Item) -> int:
-    name = _name(item)
+    name = _name(item.path)
     return next(
         (turn for turn, part in enumerate(LONGEST_FIRST) if name.startswith(part)), len(LONGEST_FIRST)
     )

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.conftest import living_in
 from tests.waiting import LIMIT_S
 
 import ropewalk
@@ -31,7 +32,6 @@ from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import open_repository
 
 SERVERS = {"nats": "nats-server", "redis": "redis-server"}
-KILLS = 6
 COMMAND = [sys.executable, "-c", "import sys; from ropewalk.cli import main; sys.exit(main())"]
 
 
@@ -103,16 +103,14 @@ def publish(path: Path, numbers: range) -> None:
 def bridge(path: Path, url: str, *options: str) -> list[str]:
     kind = url.partition(":")[0]
     place = ["--subject" if kind == "nats" else "--stream", "jobs.pending"]
-    head = [*COMMAND, "--repo", str(path), "bridge", kind, "--url", url]
+    head = ["--repo", str(path), "bridge", kind, "--url", url]
     return [*head, "--log", "messages/jobs", *place, "--json", *options]
 
 
 def once(path: Path, url: str, *options: str) -> dict[str, int]:
-    done = subprocess.run(
-        bridge(path, url, "--once", *options), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    done = living_in(path.parent)(*bridge(path, url, "--once", *options))
+    assert done.code == 0, done.err
+    return dict(done.json)
 
 
 def streamed(url: str) -> list[int]:
@@ -188,25 +186,28 @@ def test_both_directions_make_no_loop(server, tmp_path):
     assert len(recorded(one)) == len(recorded(two)) == 10
 
 
-def test_killed_bridges_lose_and_double_nothing(server, tmp_path):
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_bridges_lose_and_double_nothing(server, tmp_path, kills):
     """SIGKILL at random moments of publishing and receiving."""
     chance = random.Random(22)
     there, here = make(tmp_path, "there"), make(tmp_path, "here")
-    for kill in range(KILLS):
+    for kill in range(kills):
         publish(there, range(kill * 200, kill * 200 + 200))
         path, option = ((there, "out"), (here, "in"))[kill % 2]
         process = subprocess.Popen(
-            bridge(path, server, "--direction", option), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*COMMAND, *bridge(path, server, "--direction", option)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         time.sleep(chance.uniform(0.3, 1.5))
         process.send_signal(signal.SIGKILL)
         process.wait(LIMIT_S)
     once(there, server)
     once(here, server, "--direction", "in")
-    assert streamed(server) == list(range(KILLS * 200))
+    assert streamed(server) == list(range(kills * 200))
     with open_repository(here) as log:
         found = [event.payload["payload"]["n"] for event in log.events("jobs", layout=MESSAGES)]
-    assert found == list(range(KILLS * 200))
+    assert found == list(range(kills * 200))
 
 
 def test_batch_behind_another_publisher_is_refused_whole(server):
@@ -305,12 +306,6 @@ def test_wrong_log_and_address_get_clear_errors(tmp_path):
         (["--log", "ledger/audit"], "messages/TOPIC or shiplog/NS"),
         (["--log", "messages/jobs"], "cannot connect"),
     ):
-        command = [*COMMAND, "--repo", str(path), "bridge", "nats", "--once"]
-        done = subprocess.run(
-            [*command, "--url", "nats://u:secret@127.0.0.1:1", *options],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert done.returncode in (2, 7) and words in done.stderr and "secret" not in done.stderr
+        command = ("--repo", str(path), "bridge", "nats", "--once", "--url", "nats://u:secret@127.0.0.1:1")
+        done = living_in(tmp_path)(*command, *options)
+        assert done.code in (2, 7) and words in done.err and "secret" not in done.err

@@ -110,7 +110,7 @@ def has_grown(log: GossipLog, start: int) -> bool:
     return len(log) > start
 
 
-@pytest.mark.parametrize("profile", ["v0.13", "v0.6"])
+@pytest.mark.parametrize("profile", ["v0.13", pytest.param("v0.6", marks=pytest.mark.slow)])
 def test_three_served_peers_exchange_every_append(beside, ropewalk, tmp_path, profile):  # noqa: F811
     """S3-overview.6 with commands alone: each of three connected peers appends, and all of them print all of it."""
     assert ropewalk("init", "three.git").code == 0
@@ -275,8 +275,15 @@ def test_what_another_process_appends_is_pushed_to_connected_peers(beside, ropew
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("profile", ["v0.13", "v0.6"])
-@pytest.mark.parametrize("victim", ["puller", "server"])
+@pytest.mark.parametrize(
+    ("victim", "profile"),
+    [
+        ("puller", "v0.13"),
+        ("server", "v0.6"),
+        pytest.param("puller", "v0.6", marks=pytest.mark.slow),
+        pytest.param("server", "v0.13", marks=pytest.mark.slow),
+    ],
+)
 def test_kill_9_in_the_middle_of_a_sync_loses_nothing_acknowledged(
     beside,
     ropewalk,  # noqa: F811

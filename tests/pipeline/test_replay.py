@@ -134,6 +134,7 @@ def test_pipeline_replay_guards_reducers(
         replay_channels(spark, world.path, "dialling:fold", SIGNING, channels="ea.core")
 
 
+@pytest.mark.slow
 def test_a_replay_killed_at_any_moment_is_taken_up_by_the_next(
     spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import rfc8785
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from ropewalk.errors import InvalidJson
@@ -91,7 +91,6 @@ def by_us(value: Any) -> bytes | None:
         return None
 
 
-@settings(deadline=None, max_examples=600)
 @given(values.filter(lambda value: not has_exact_giant(value)))
 def test_encode_writes_the_bytes_of_rfc8785_or_both_refuse(value):
     ours = by_us(value)
@@ -99,7 +98,6 @@ def test_encode_writes_the_bytes_of_rfc8785_or_both_refuse(value):
     assert ours == by_peer(value)
 
 
-@settings(deadline=None, max_examples=600)
 @given(values)
 def test_the_fast_path_answers_only_where_it_equals_the_exact_one(value):
     fast, as_it_stands = jcs._encode_fast(value)
@@ -110,14 +108,12 @@ def test_the_fast_path_answers_only_where_it_equals_the_exact_one(value):
             assert fast == rfc8785.dumps(value)
 
 
-@settings(deadline=None, max_examples=150)
 @given(deep_values.filter(lambda value: not has_exact_giant(value)))
 def test_deep_values_are_written_up_to_the_bound(value):
     event("too deep" if depth(value) > jcs.DEPTH_MAX else "deep")
     assert by_us(value) == by_peer(value)
 
 
-@settings(deadline=None, max_examples=300)
 @given(values, st.booleans(), st.sampled_from([None, 1]), st.sampled_from([(",", ":"), (" ,\t", " : ")]))
 def test_any_layout_of_a_value_has_the_same_canonical_bytes(value, ascii_only, indent, separators):
     canonical = by_us(value)
@@ -132,7 +128,6 @@ def test_any_layout_of_a_value_has_the_same_canonical_bytes(value, ascii_only, i
     assert first_fault(raw, jcs._allows_strict) is None
 
 
-@settings(deadline=None, max_examples=300)
 @given(values)
 def test_foreign_numbers_survive_a_second_reading(value):
     try:
@@ -197,7 +192,6 @@ def damaged_texts(draw: st.DrawFn) -> bytes:
     return bytes(raw)
 
 
-@settings(deadline=None, max_examples=1000)
 @given(damaged_texts())
 def test_parse_accepts_exactly_what_strict_json_is(raw):
     expected = strict_by_library(raw)
@@ -212,7 +206,6 @@ def test_parse_accepts_exactly_what_strict_json_is(raw):
         assert 0 <= refused.fields["position"] <= len(raw)
 
 
-@settings(deadline=None, max_examples=1000)
 @given(st.binary(max_size=40))
 def test_random_bytes_never_raise_anything_else(raw):
     for read in (jcs.parse, jcs.parse_foreign, jcs.parse_canonical, jcs.canonicalise):
@@ -222,7 +215,6 @@ def test_random_bytes_never_raise_anything_else(raw):
             assert refused.fields["reason"] != "refused by the parser"
 
 
-@settings(deadline=None, max_examples=1000)
 @given(floats)
 def test_orjson_still_prints_the_doubles_of_the_fast_path_as_we_rely_on(number):
     """The guard's second claim, alone: a new orjson that prints otherwise must fail here first."""
