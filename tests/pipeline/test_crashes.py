@@ -58,7 +58,7 @@ def test_dying_between_any_two_steps_loses_and_doubles_nothing(
             report = verify_tables(spark, Warehouse(warehouse))
             assert report.ok and "leftovers" in {step.name for step in report.steps}
     done = Ingest(spark, world.path, warehouse, now_ms=lambda: world.clock_ms, group="analytics").once()
-    assert done.batches == 0
+    assert done.batches == (steps[-1] is not None)
     assert keys_of(warehouse, "events") == keys_in_log(world)
     assert verify_tables(spark, Warehouse(warehouse)).ok
 
