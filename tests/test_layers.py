@@ -342,3 +342,20 @@ def test_one_group_commit_for_both_writers():
         f"{name} imports {m}" for name in sorted(writers) for m, _ in imported(trees[name]) if m in waiting
     ]
     assert not found, f"{found}: submitters wait in kernel.group_commit only"
+
+
+def test_one_join_for_both_line_engines():
+    """Spans of git logs and channels join by one function."""
+    defined = [
+        name_of(path)
+        for path, tree in modules()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name == "join"
+    ]
+    assert defined == ["kernel.entry"]
+    users = {
+        name_of(path)
+        for path, tree in modules()
+        if any(m == "ropewalk.kernel.entry.join" for m, _ in imported(tree))
+    }
+    assert users >= {"gitlog.verify.log_check", "ledger.proof.verify", "pipeline.jobs.verify"}

@@ -13,12 +13,13 @@ from tests.unit.ledger.making import NODE, chain_of_blocks, command, observed
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
+from ropewalk.kernel.entry import join
 from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.envelope.envelope import parse, parse_cbor, parse_stored, to_cbor
 from ropewalk.ledger.envelope.model import Envelope, signature_preimage
 from ropewalk.ledger.proof.proof import Proof, parse_consistency, parse_proof, parse_range
 from ropewalk.ledger.proof.trust import Trust, parse_trust
-from ropewalk.ledger.proof.verify import EMPTY, check_block, join
+from ropewalk.ledger.proof.verify import BlockSpan, check_block
 from ropewalk.ledger.rules.policy import STRICT, parse_policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
@@ -145,10 +146,10 @@ def test_joining_spans_is_associative_also_where_something_is_wrong(parts):
         elif harm == "bent":
             lines = [lines[0].replace(b"ea.core", b"ea.cure"), *lines[1:]]
         spans.append(check_block(lines, number, deep=False))
-    left = EMPTY
+    left = BlockSpan()
     for span in spans:
         left = join(left, span)
-    right = EMPTY
+    right = BlockSpan()
     for span in reversed(spans):
         right = join(span, right)
     assert left == right

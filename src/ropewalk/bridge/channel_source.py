@@ -12,11 +12,12 @@ from ropewalk.errors import HistoryRewritten, NotFound, RopewalkError, Unverifie
 from ropewalk.gitlog.core.envelope import Draft, Event, seal_foreign
 from ropewalk.gitlog.core.objects import GitSignature
 from ropewalk.gitlog.core.reading import CHUNK, events
+from ropewalk.kernel.entry import join
 from ropewalk.ledger.block.block import GENESIS, Header
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.segments.format import Record
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, Fault, check_block, join
+from ropewalk.ledger.proof.verify import BlockSpan, Fault, check_block
 
 
 class ChannelSource:
@@ -30,7 +31,7 @@ class ChannelSource:
         self._channel = Channel(target.log.store.place.home, channel)
         self._name, self._target = channel, target
         self._last: Event | None = None  # the newest event that was mirrored before we began
-        self._span: BlockSpan = EMPTY
+        self._span: BlockSpan = BlockSpan()
         self._at: Record | None = None  # the last block that was read
 
     def is_current(self) -> bool:
@@ -40,7 +41,7 @@ class ChannelSource:
     def skip(self) -> int:
         """Count the events of this channel in the target, and find the newest, looking from its head down."""
         line = self._target.line()
-        self._last, self._span, self._at = None, EMPTY, None
+        self._last, self._span, self._at = None, BlockSpan(), None
         mark, count = channel_mark(self._name), 0
         for stop in range(line.count, 0, -CHUNK):
             for place in reversed(line.span(max(0, stop - CHUNK), stop)):

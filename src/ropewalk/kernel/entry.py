@@ -3,9 +3,10 @@
 A log is a set of entries closed under *parents*. An entry's id covers its parents' ids, so a head vouches for
 everything below it. How heads move is for the engines: a line by compare-and-swap, a graph by union.
 
-Checking a line is associative. A checked run of entries is a `Span`: what it needs below, what it offers above.
-Spans join where one offers what the next needs. So a line may be cut anywhere, its parts checked anywhere, in any
-grouping, and the joined result is the same as if one reader had walked it from end to end.
+Checking a line is associative. A checked run of entries is a span: what it needs below, what it offers above. Spans
+join where one offers what the next needs. So a line may be cut anywhere, its parts checked anywhere, in any grouping,
+and the joined result is the same as if one reader had walked it from end to end. Git logs join `Span`, which raises at
+a broken link; channels join `BlockSpan`, which also counts envelopes and keeps its first fault.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import NewType, TypeAlias
+from typing import NewType, Protocol, Self, TypeAlias, TypeVar
 
 from ropewalk.errors import BrokenLink, DigestMismatch
 
@@ -22,6 +23,7 @@ __all__ = [
     "DeriveId",
     "Entry",
     "EntryId",
+    "Joinable",
     "Span",
     "check_entry",
     "check_span",
@@ -48,6 +50,18 @@ class Entry:
     body: bytes
 
 
+class Joinable(Protocol):
+    """A span of any engine; it is false if it holds no entries."""
+
+    def __bool__(self) -> bool: ...
+
+    def joined(self, upper: Self) -> Self:
+        """The run of this span and the one above it; neither is empty."""
+
+
+S = TypeVar("S", bound=Joinable)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A checked run of a line: what it needs below, what it offers above, and how many entries lie between.
@@ -56,18 +70,34 @@ class Span:
     3
     """
 
-    below: tuple[EntryId, ...]
-    above: tuple[EntryId, ...]
-    count: int
-    first: EntryId | None  # so that a broken link can name the entry that hangs loose
+    below: tuple[EntryId, ...] = ()
+    above: tuple[EntryId, ...] = ()
+    count: int = 0
+    first: EntryId | None = None  # so that a broken link can name the entry that hangs loose
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def joined(self, upper: Span) -> Span:
+        """Return two spans as one, if the parent of the upper is the head of the lower."""
+        if self.above != upper.below:
+            assert upper.first is not None
+            raise BrokenLink(
+                f"the parent of entry {upper.first.hex()} is {_names(upper.below)}, "
+                f"but {_names(self.above)} comes before it",
+                entry=upper.first.hex(),
+                expected=[parent.hex() for parent in upper.below],
+                got=[head.hex() for head in self.above],
+            )
+        return Span(self.below, upper.above, self.count + upper.count, self.first)
 
 
-EMPTY = Span((), (), 0, None)
+EMPTY = Span()
 """The span of no entries: joining it changes nothing."""
 
 
-def join(lower: Span, upper: Span) -> Span:
-    """Return two spans as one, if the parent of the upper is the head of the lower.
+def join(lower: S, upper: S) -> S:
+    """Return two spans of one engine as one. Joining is associative, and an empty span changes nothing.
 
     >>> a, b = Span((), (EntryId(b"a"),), 1, EntryId(b"a")), Span((EntryId(b"a"),), (EntryId(b"b"),), 1, EntryId(b"b"))
     >>> join(a, b).count, join(EMPTY, b) == b
@@ -76,20 +106,9 @@ def join(lower: Span, upper: Span) -> Span:
     Traceback (most recent call last):
     ropewalk.errors.BrokenLink: the parent of entry 61 is none, but 62 comes before it
     """
-    if not lower.count:
+    if not lower:
         return upper
-    if not upper.count:
-        return lower
-    if lower.above != upper.below:
-        assert upper.first is not None
-        raise BrokenLink(
-            f"the parent of entry {upper.first.hex()} is {_names(upper.below)}, "
-            f"but {_names(lower.above)} comes before it",
-            entry=upper.first.hex(),
-            expected=[parent.hex() for parent in upper.below],
-            got=[head.hex() for head in lower.above],
-        )
-    return Span(lower.below, upper.above, lower.count + upper.count, lower.first)
+    return lower.joined(upper) if upper else lower
 
 
 def check_entry(entry: Entry, derive_id: DeriveId) -> Span:

@@ -11,13 +11,14 @@ from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, comman
 
 from ropewalk.errors import BrokenLink, Damaged
 from ropewalk.kernel import jcs
+from ropewalk.kernel.entry import join
 from ropewalk.ledger.block.block import GENESIS, Block, check_link, seal
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.channel.segments.format import record_head
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.ingest.ports import IngestLimits
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, Found, check_block, check_channel, join, to_report
+from ropewalk.ledger.proof.verify import BlockSpan, Found, check_block, check_channel, to_report
 
 BLOCKS = chain_of_blocks(7)
 TRUST = Trust((NODE.public,), ())
@@ -55,7 +56,7 @@ def test_what_was_not_looked_at_is_said():
 
 def test_spans_join_to_the_same_whole_however_the_channel_is_cut():
     alone = [check_block(block.lines(), block.height, trust=TRUST) for block in BLOCKS]
-    whole = reduce(join, alone, EMPTY)
+    whole = reduce(join, alone, BlockSpan())
     assert whole.fault is None and whole.blocks == 7
     chance = random.Random(4)
     for _ in range(50):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from typing import Any
 from ropewalk.disk.durable import Disk, unavailable
 from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import RangeExceeded
+from ropewalk.kernel.entry import join
 from ropewalk.ledger.archive.write import Watch, hot_from, require_span
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.segments.format import BlockPlace
 from ropewalk.ledger.channel.segments.packed import packed_path, write_packed_segment
-from ropewalk.ledger.proof.verify import EMPTY, check_block, join
+from ropewalk.ledger.proof.verify import BlockSpan, check_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def _verified(reading: Channel, start: int, watch: Watch | None) -> list[tuple[B
     """Yield the records of a closed segment with their block hashes, each verified and linked."""
     trust = reading.trust()
     below = reading.index.block_hash(start - 1) if start else bytes(32)
-    span = replace(EMPTY, channel=reading.settings.channel, last=start - 1, above=below, blocks=1)
+    span = BlockSpan(channel=reading.settings.channel, last=start - 1, above=below, blocks=1)
     found: list[tuple[BlockPlace, bytes]] = []
     count = next(after for after in reading.segments.starts() if after > start) - start
     lines = reading.lines(start, start + count - 1)

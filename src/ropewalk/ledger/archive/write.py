@@ -21,6 +21,7 @@ from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import Conflict, Damaged, Forked, NotFound, RangeExceeded, RopewalkError, Unverified
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.entry import join
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.archive.files import (
     ArchiveFolder,
@@ -48,7 +49,7 @@ from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.ingest.sealer import foreign_channel
 from ropewalk.ledger.keys.history import KeyHistory
-from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, check_block, join
+from ropewalk.ledger.proof.verify import BlockSpan, check_block
 from ropewalk.ledger.replay.replay import companion
 
 RANGE_BYTES: Final = 64 << 20  # before packing; a new archive is begun beyond this, as a segment is
@@ -226,7 +227,7 @@ def _write_one(
     """Write the next archive: as many verified blocks as fill it, then its manifest, then its name."""
     settings, trust = reading.settings, reading.trust()
     # The first block must follow this one.
-    span = replace(EMPTY, channel=settings.channel, last=chain.height - 1, above=chain.block_hash, blocks=1)
+    span = BlockSpan(channel=settings.channel, last=chain.height - 1, above=chain.block_hash, blocks=1)
     hashes: list[bytes] = []
     envelopes = detached = last_ns = 0
     with ArchiveWriter(folder, chain.height, BLOCKS, disk) as writer:

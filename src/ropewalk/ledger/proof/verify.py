@@ -1,8 +1,8 @@
 """Verify a channel block by block, in any number of parts.
 
-`check_block` checks one block and returns a `BlockSpan`; `join` joins adjacent spans and checks the links between
-them. Joining is associative, so a channel may be split anywhere and its parts checked anywhere. The first fault, by
-height, survives every join: it names the block, the envelope and the step.
+`check_block` checks one block and returns a `BlockSpan`; `kernel.entry.join` joins adjacent spans and checks the links
+between them, so a channel may be split anywhere and its parts checked anywhere. The first fault, by height, survives
+every join: it names the block, the envelope and the step.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from ropewalk.errors import RopewalkError, Unverified
+from ropewalk.kernel.entry import join
 from ropewalk.kernel.proofs import LEDGER
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents
@@ -51,22 +52,35 @@ class Fault:
 class BlockSpan:
     """A checked run of blocks: the hash below, the hash at its top, and its first fault."""
 
-    channel: str
-    first: int
-    last: int
-    below: bytes
-    above: bytes
-    first_ns: int
-    last_ns: int
-    blocks: int
-    envelopes: int
-    unchecked: int  # findings of rules that could not be checked
+    channel: str = ""
+    first: int = 0
+    last: int = -1
+    below: bytes = b""
+    above: bytes = b""
+    first_ns: int = 0
+    last_ns: int = 0
+    blocks: int = 0
+    envelopes: int = 0
+    unchecked: int = 0  # findings of rules that could not be checked
     fault: Fault | None = None
     audited: int = 0  # envelopes that a policy accepted under audit
 
+    def __bool__(self) -> bool:
+        return self.blocks > 0
 
-EMPTY: Final = BlockSpan("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
-"""The span of no blocks: joining it changes nothing."""
+    def joined(self, upper: BlockSpan) -> BlockSpan:
+        """Join two spans; a gap, a broken link or a decreasing time becomes a fault of the upper one's first block."""
+        return replace(
+            self,
+            last=upper.last,
+            above=upper.above,
+            last_ns=upper.last_ns,
+            blocks=self.blocks + upper.blocks,
+            envelopes=self.envelopes + upper.envelopes,
+            unchecked=self.unchecked + upper.unchecked,
+            fault=self.fault or _between(self, upper) or upper.fault,
+            audited=self.audited + upper.audited,
+        )
 
 
 Found = tuple[int, Sequence[bytes]]
@@ -110,7 +124,7 @@ def check_block(
     One block does not show which keys came before: the trust has the key history (`Trust.key_history`), or names all
     keys.
     """
-    span = EMPTY
+    span = BlockSpan()
     key_history = _key_history(trust, policy)
     for piece in _pieces((height, lines), trust, deep, key_history):
         if on_envelopes is not None and piece.header is not None and piece.envelopes:
@@ -131,7 +145,7 @@ def _look(
     lines: Sequence[bytes], height: int, trust: Trust | None, key_history: KeyHistory
 ) -> tuple[BlockSpan, Block | None, list[bytes]]:
     """Check a block without its envelopes."""
-    span = replace(EMPTY, first=height, last=height, blocks=1, envelopes=max(0, len(lines) - 1))
+    span = BlockSpan(first=height, last=height, blocks=1, envelopes=max(0, len(lines) - 1))
     step = "block_form"
     try:
         block = Block.from_lines(lines)
@@ -144,9 +158,8 @@ def _look(
             header.hash,
             header.timestamp_ns,
             header.timestamp_ns,
-            1,
-            len(block.envelopes),
-            0,
+            blocks=1,
+            envelopes=len(block.envelopes),
         )
         step = "block_hashes"
         ids = list(map(LEDGER.leaf, block.envelopes))
@@ -197,7 +210,7 @@ def _close(
 ) -> BlockSpan:
     """Check the envelopes of a part, each alone and against the channel."""
     span, header, unchecked, audited = piece.span, piece.header, 0, 0
-    if before.blocks and before.last == span.last:
+    if before and before.last == span.last:
         span = before  # further parts of the same block
     if piece.span.fault is not None or header is None:
         return piece.span
@@ -252,8 +265,8 @@ def judge_each(block: Block, trust: Trust | None, policy: Policy | None) -> dict
         except RopewalkError as error:
             found[index] = _fault_in(block.height, index, error).detail
             continue
-        piece = BlockPart(replace(EMPTY, blocks=1), block.header, index, [envelope], closes=False)
-        fault = _close(EMPTY, piece, policy, key_history=key_history).fault
+        piece = BlockPart(BlockSpan(blocks=1), block.header, index, [envelope], closes=False)
+        fault = _close(BlockSpan(), piece, policy, key_history=key_history).fault
         if fault is not None:
             found[index] = fault.detail
     return found
@@ -261,33 +274,6 @@ def judge_each(block: Block, trust: Trust | None, policy: Policy | None) -> dict
 
 def _fault_in(height: int, index: int, error: RopewalkError) -> Fault:
     return Fault(height, "envelopes", f"block {height}, envelope {index}: {error.detail}", index)
-
-
-def join(lower: BlockSpan, upper: BlockSpan) -> BlockSpan:
-    """Join two spans; a gap, a broken link or a decreasing time becomes a fault of the upper span's first block.
-
-    >>> join(EMPTY, EMPTY) == EMPTY
-    True
-    """
-    if not lower.blocks:
-        return upper
-    if not upper.blocks:
-        return lower
-    fault = lower.fault or _between(lower, upper) or upper.fault
-    return BlockSpan(
-        lower.channel,
-        lower.first,
-        upper.last,
-        lower.below,
-        upper.above,
-        lower.first_ns,
-        upper.last_ns,
-        lower.blocks + upper.blocks,
-        lower.envelopes + upper.envelopes,
-        lower.unchecked + upper.unchecked,
-        fault,
-        lower.audited + upper.audited,
-    )
 
 
 def check_channel(
@@ -308,11 +294,11 @@ def check_channel(
     seen = (seen or SeenEnvelopes()) if deep else None
     key_history = key_history or KeyHistory(trust, policy=policy, lenient=True)
     pieces = (piece for found in blocks for piece in _pieces(found, trust, deep, key_history))
-    whole, block = EMPTY, EMPTY
+    whole = block = BlockSpan()
     for piece in pieces:
         block = _close(block, piece, policy, seen, parallel_map, key_history=key_history)
         if piece.closes or block.fault is not None:
-            whole, block = join(whole, block), EMPTY
+            whole, block = join(whole, block), BlockSpan()
         if whole.fault is not None:  # nothing above it can be believed
             break
     if key_history.stranger is not None and (

@@ -10,6 +10,7 @@ from typing import Any
 
 from ropewalk.disk.repository_paths import RepositoryPaths as Repository
 from ropewalk.errors import BrokenLink, Damaged, Invalid, NotFound, RopewalkError
+from ropewalk.kernel.entry import join
 from ropewalk.ledger.block.block import Block, Header, check_channel_name, check_link, parse_record
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.key_heights import read_heights
@@ -22,7 +23,7 @@ from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.evidence.settings import stored_trust
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, Fault, check_block, join, judge_each
+from ropewalk.ledger.proof.verify import BlockSpan, Fault, check_block, judge_each
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.statements import CHANGED_TYPE
 from ropewalk.pipeline.source.ledger_rows import BlockColumns
@@ -48,7 +49,7 @@ class ChannelReader:
 
     def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block]:
         """Its blocks from `start` up to and with `end`, each once it passed; envelopes are not judged."""
-        whole = EMPTY
+        whole = BlockSpan()
         for height, place in self.segments.places(start):
             if end is not None and height > end:
                 return
@@ -148,10 +149,10 @@ class Ledgers:
             return
         channel = self.channel(part.log.topic)
         rows = BlockColumns(channel.name, want)
-        below = replace(EMPTY, blocks=1, above=bytes.fromhex(part.below), channel=channel.name)
-        below = replace(below, last=part.start - 1) if part.start else EMPTY
+        below = BlockSpan(blocks=1, above=bytes.fromhex(part.below), channel=channel.name)
+        below = replace(below, last=part.start - 1) if part.start else BlockSpan()
         if want.mode == "quarantine" and not part.below:
-            below = EMPTY  # the block before is damaged; its own range reports that
+            below = BlockSpan()  # the block before is damaged; its own range reports that
         reached = part.start
         for height, place in channel.segments.places(part.start):
             if height >= part.end:
@@ -164,7 +165,7 @@ class Ledgers:
                 if want.mode == "strict":
                     raise _named(error, channel.name, height) from error
                 rows.add_rows([broken_row("ledger", channel.name, height, error.detail, height=height)])
-                below = EMPTY if height + 1 < part.end else below
+                below = BlockSpan() if height + 1 < part.end else below
                 continue
             below = _add_block(channel, block, lines, below, rows)
             if rows.count >= ROWS_PER_READ:
@@ -182,7 +183,7 @@ class Ledgers:
             yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry, part.fault)
             return
         channel = self.channel(part.log.topic)
-        whole, marks = EMPTY, Marks()
+        whole, marks = BlockSpan(), Marks()
         acts: list[int] = []
         start = part.start
         for height, place in channel.segments.places(part.start):
@@ -200,7 +201,7 @@ class Ledgers:
                 )
             except RopewalkError as error:
                 span = replace(
-                    EMPTY,
+                    BlockSpan(),
                     first=height,
                     last=height,
                     blocks=1,
@@ -225,7 +226,7 @@ class Ledgers:
                     marks.made,
                     marks.asked,
                 )
-                whole, marks, start, acts = EMPTY, Marks(), height + 1, []
+                whole, marks, start, acts = BlockSpan(), Marks(), height + 1, []
 
     @staticmethod
     def _beyond(segments: Segments, size: int, last: BlockPlace | None) -> str:
@@ -242,7 +243,7 @@ class Ledgers:
 
 def join_spans(spans: list[BlockSpan]) -> BlockSpan:
     """Spans in order of height as one; the first fault survives."""
-    whole = EMPTY
+    whole = BlockSpan()
     for span in spans:
         whole = join(whole, span)
     return whole
