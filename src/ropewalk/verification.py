@@ -248,6 +248,8 @@ def _receipt(path: Path, options: Options) -> Report:
     if receipt.raw.startswith(b"c2sp.org/"):
         heads = head_trust(options)
         return receipt.parse(lambda raw: check_tlog_proof(raw, given, heads))
+    if options.witnesses or options.threshold is not None or options.vkeys:
+        raise Usage(f"{path} is a COSE receipt, which carries no cosignatures; make one with --form tlog")
     trust = _trust(options)
     return receipt.parse(lambda raw: check_receipt(raw, given, trust.block_signers if trust else ()))
 

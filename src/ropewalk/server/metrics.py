@@ -71,6 +71,17 @@ class Metrics:
         self.signals = {
             name: Gauge(f"ropewalk_{name}", text, LABELS, registry=registry) for name, text in SIGNALS.items()
         }
+        self.unwitnessed = Gauge(
+            "ropewalk_unwitnessed_blocks",
+            "Blocks without enough cosignatures.",
+            ("channel",),
+            registry=registry,
+        )
+        self.witness_failures = Counter(
+            "ropewalk_witness_failures",
+            "Rounds in which a channel got too few cosignatures.",
+            registry=registry,
+        )
         self.firing = Gauge("ropewalk_alerts_firing", "Alerts that fire.", ("severity",), registry=registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
@@ -97,6 +108,10 @@ class Metrics:
                     value = value is True  # unknown is not valid
                 if value is not None:
                     gauge.labels(*signal.labels).set(float(value))
+        self.unwitnessed.clear()
+        for channel, blocks in found.unwitnessed:
+            self.unwitnessed.labels(channel).set(blocks)
+        self.witness_failures.inc(found.witness_failures)
         for severity in ("page", "ticket"):
             self.firing.labels(severity).set(sum(each["severity"] == severity for each in found.firing))
 

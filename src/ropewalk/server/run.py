@@ -46,7 +46,7 @@ async def serve(node: ServerNode, ready: Callable[[Facts], None], notify: Callab
     check_exposure(settings)
     with contextlib.ExitStack() as stack:
         with listening(settings.host, settings.port):
-            listener = stack.enter_context(_bind(settings))
+            listener = stack.enter_context(bind(settings.host, settings.port))
         async with node:
             server = _Server(_config(node), node)
             serving = asyncio.create_task(server.serve([listener]))
@@ -101,7 +101,7 @@ def _config(node: ServerNode) -> uvicorn.Config:
     budget = connection_budget(settings.connections_max)
     config = uvicorn.Config(
         make_app(node, gate),
-        http=http_protocol(node, budget),
+        http=http_protocol(settings.request_seconds, budget),
         ws=StreamSockets(node, gate),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
@@ -114,23 +114,25 @@ def _config(node: ServerNode) -> uvicorn.Config:
     )
     config.load()
     if settings.tls is not None:
-        config.ssl = _tls(settings.tls)
+        config.ssl = tls_context(settings.tls)
     return config
 
 
-def _bind(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
+        listener.bind((host, port))
     except BaseException:
         listener.close()
         raise
     return listener
 
 
-def _tls(paths: TlsPaths) -> ssl.SSLContext:
+def tls_context(paths: TlsPaths) -> ssl.SSLContext:
+    """Return the TLS settings of a server with these files."""
     for path in filter(None, (paths.certificate, paths.key, paths.client_ca)):
         if not path.is_file():
             raise NotFound(f"no file {path}", name=str(path))

@@ -80,7 +80,8 @@ def export(
     Existing complete files are kept, so an interrupted export continues where it stopped.
 
     An anchor (`ledger head --note`, or the checkpoint of `ledger tiles` with its cosignatures) lets an auditor check
-    that the blocks are under a head that witnesses have seen.
+    that the blocks are under a head that witnesses have seen. Without --anchor, the newest head that the channel's
+    witnesses have cosigned (`ledger witness`) is included if it covers the last height.
     """
     from ropewalk.errors import NotFound, RangeExceeded
     from ropewalk.ledger.bundle.files import chunk_ranges, export_bundle
@@ -101,7 +102,7 @@ def export(
                 f"got {start} and {last}",
                 channel=channel,
             )
-        carried = _read_anchors(reading, anchors) if anchors else None
+        carried = _read_anchors(reading, anchors) if anchors else _witnessed_head(reading, last)
         if carried is not None:
             carried.over(start, last)
         key = _exporter(reading)
@@ -299,6 +300,20 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
             refusal = Forked(refusal.detail, advice=advice, **refusal.fields)
         raise refusal
     emit(found.to_json(), f"ok  {found.channel}  {found.same} blocks alike, {found.alone} only on one side")
+
+
+def _witnessed_head(reading: Channel, last: int) -> AnchorCollector | None:
+    """Return the channel's newest cosigned head as anchor, if there is one that covers the last height."""
+    from ropewalk.kernel.note.note import claimed_head
+    from ropewalk.ledger.bundle.head_proofs import AnchorCollector
+    from ropewalk.ledger.channel.witnessed import read_witnessed
+
+    note = read_witnessed(reading.folder)
+    if note is None or claimed_head(note)[0].size <= last:
+        return None
+    anchoring = AnchorCollector(reading)
+    anchoring.add(note)
+    return anchoring
 
 
 def _read_anchors(reading: Channel, names: tuple[str, ...]) -> AnchorCollector:

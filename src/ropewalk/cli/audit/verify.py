@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     "witnesses",
     multiple=True,
     metavar="VKEY|F",
-    help="With a checkpoint or a bundle: a witness's key, or a file with keys, one a line; repeatable.",
+    help="With a checkpoint, bundle or C2SP receipt: a witness's key, or a file with keys, one a line; repeatable.",
 )
 @click.option(
     "--threshold",
     type=click.IntRange(0),
     metavar="N",
-    help="With a checkpoint or a bundle: fail unless so many of the witnesses named have signed.",
+    help="With a checkpoint, bundle or C2SP receipt: fail unless so many of the witnesses named have signed.",
 )
 @click.option("--old", metavar="F", help="With a checkpoint: an older one, which it must extend.")
 @click.option(
@@ -100,9 +100,9 @@ def _check_options(kind: str, target: Path | str, given: dict[str, Any]) -> None
             f"{target} is no checkpoint: --vkey, --origin, --old, --tiles and --channel go with one"
         )
     about_witnesses = given["threshold"] is not None or given["witnesses"]
-    if about_witnesses and kind not in ("checkpoint", "proof", "bundle"):
+    if about_witnesses and kind not in ("checkpoint", "proof", "bundle", "receipt"):
         raise click.UsageError(
-            f"--witness and --threshold go with a checkpoint or a bundle; {target} is none"
+            f"--witness and --threshold go with a checkpoint, a bundle or a C2SP receipt; {target} is none"
         )
     if kind == "checkpoint" and given["channel"] is not None and given["tiles"] is not None:
         raise click.UsageError("name the --tiles or the --channel to look at, not both")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "  ropewalk witness cosign watch public/ -o seen.note\n",
 )
 def witness() -> None:
-    """Cosign heads of logs that extend the heads seen before (C2SP tlog-witness, offline).
+    """Cosign heads of logs that extend the heads seen before (C2SP tlog-witness), from files or over HTTP.
 
     A witness stores the largest head of each log in its folder. Never restore an older copy of that folder, and never
     use one key in two folders.
@@ -149,6 +149,57 @@ def show(folder: str) -> None:
             ]
         ),
     )
+
+
+@witness.command(
+    "serve",
+    epilog="Examples:\n  ropewalk witness serve watch --port 7490\n"
+    "  ropewalk witness serve watch --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem\n",
+)
+@click.argument("folder", metavar="[DIR]", default=".")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7490,
+    show_default=True,
+    metavar="P",
+    help="Port; 0 takes a free one.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="N",
+    help="Requests a second of one address; twice as many at once.",
+)
+@click.option("--tls-cert", metavar="F", help="Certificate of the server (PEM).")
+@click.option("--tls-key", metavar="F", help="Key of the certificate (PEM).")
+def serve(folder: str, host: str, port: int, rate: float, tls_cert: str | None, tls_key: str | None) -> None:
+    """Cosign checkpoints over HTTP: answer `POST /add-checkpoint` for the logs of the witness in DIR.
+
+    Also serves `GET /HASH/checkpoint` (HASH: SHA-256 of a log's origin), `/healthz` and `/metrics`. Prints one JSON
+    line when it listens. Logs can be added while it runs.
+    """
+    import asyncio
+
+    from ropewalk.cli.common.serving import log_to_stderr, run_server
+    from ropewalk.cli.server.serve import need_server
+    from ropewalk.ledger.transparency.witness_folder import open_witness
+
+    need_server()
+    from ropewalk.server.witness import WitnessApp, serve_witness
+
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    found = open_witness(Path(folder))
+    found.logs()  # a damaged folder is an error now, not at the first request
+    app = WitnessApp(found, signing_key(found.key), rate=rate, now_s=lambda: int(time.time()))
+    log_to_stderr("ropewalk.witness")
+    tls = (Path(tls_cert), Path(tls_key)) if tls_cert is not None and tls_key is not None else None
+    vkey = found.vkey.to_text()
+    asyncio.run(run_server(serve_witness(app, host, port, tls), lambda url: {"url": url, "vkey": vkey}))
 
 
 def _checkpoint(name: str) -> tuple[str, Path | None]:

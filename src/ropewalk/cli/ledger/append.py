@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ropewalk.cli.common.command import Command, answer_line, emit, parse_input, say
+from ropewalk.cli.common.locations import here
 from ropewalk.errors import locate
 from ropewalk.kernel.terminal_text import printable
 
@@ -30,7 +31,8 @@ LINES_AHEAD_MAX = 4096  # read but not yet answered; the reader waits above this
     "append",
     cls=Command,
     epilog="Examples:\n  ropewalk ledger append --channel audit --file envelope.json\n"
-    "  producer | ropewalk ledger append --channel audit --file - --jsonl --json\n",
+    "  producer | ropewalk ledger append --channel audit --file - --jsonl --json\n"
+    "  ropewalk ledger append --channel audit --file envelope.json --witnessed --json\n",
 )
 @click.option("--channel", required=True, metavar="C", help="Channel; created if it does not exist.")
 @click.option("--file", "file", required=True, metavar="F", help="Envelope as JSON or CBOR; `-` reads stdin.")
@@ -42,16 +44,27 @@ LINES_AHEAD_MAX = 4096  # read but not yet answered; the reader waits above this
     is_flag=True,
     help="With --jsonl: stop at the first rejected line (slower: one block per line).",
 )
-def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
-    """Check envelopes against the eight rules and the channel's policy, and seal them into blocks."""
+@click.option(
+    "--witnessed",
+    is_flag=True,
+    help="Return with the cosignatures of the channel's witnesses; exit 7 if too few of them answer.",
+)
+def append(channel: str, file: str, jsonl: bool, stop_on_error: bool, witnessed: bool) -> None:
+    """Check envelopes against the eight rules and the channel's policy, and seal them into blocks.
+
+    With --witnessed, or if the channel is set to fail closed (`ledger witness set`), a receipt has `checkpoint` and
+    `cosignatures`. Without enough of them the envelope is durable, its receipt has none, and the exit code is 7.
+    """
     from ropewalk.cli.ledger.channel import check_first_line, open_for_append
 
+    sinks: list[EnvelopeSink] = []
     if jsonl:
         opened: list[OpenLog] = []
 
         def begin() -> EnvelopeSink:
             opened.append(stack.enter_context(open_for_append(channel)))
-            return opened[0].log
+            sinks.append(_sink(opened[0], channel, witnessed, stack))
+            return sinks[0]
 
         with ExitStack() as stack:
             code = answer_lines(file, begin, stop_on_error, partial(_refused_at_first, channel))
@@ -59,16 +72,42 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
             _say_unindexed(each)
         if code:
             raise click.exceptions.Exit(code)
+        _end_unwitnessed(sinks)
         return
     # Before opening the channel: a rejected envelope must not create one.
     raw = parse_input(file, check_envelope, limit=LINE_BYTES_MAX)
     check_first_line(channel, raw)
-    with open_for_append(channel) as sealing:
-        receipt = sealing.log.submit(raw)
+    with ExitStack() as stack:
+        sealing = stack.enter_context(open_for_append(channel))
+        sinks.append(_sink(sealing, channel, witnessed, stack))
+        receipt = sinks[0].submit(raw)
         emit(
             receipt.to_json(), receipt_line(receipt)
         )  # before closing, which may fail: the envelope is durable
     _say_unindexed(sealing)
+    _end_unwitnessed(sinks)
+
+
+def _sink(opened: OpenLog, channel: str, witnessed: bool, stack: ExitStack) -> EnvelopeSink:
+    """Return what takes the envelopes: the channel, or the channel with its witnesses."""
+    from ropewalk.cli.ledger.channel import channel_key
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.channel.witnessed import witness_gate
+
+    if not witnessed and witness_gate(opened.channel.folder) is None:
+        return opened.log
+    from ropewalk.ledger.transparency.witnessing import WitnessClient, WitnessedLog
+
+    reading = stack.enter_context(open_channel(here().home, channel))
+    return WitnessedLog(opened.log, WitnessClient(reading, channel_key(channel)))
+
+
+def _end_unwitnessed(sinks: list[EnvelopeSink]) -> None:
+    """Exit 7 if too few witnesses have signed; the receipts are printed."""
+    missing = getattr(sinks[0], "missing", None) if sinks else None
+    if missing is not None:
+        say(f"not witnessed: {printable(missing.detail)}. {missing.advice_now}")
+        raise click.exceptions.Exit(missing.exit_code)
 
 
 def _say_unindexed(opened: OpenLog) -> None:
@@ -217,4 +256,5 @@ def receipt_line(receipt: LedgerReceipt) -> str:
     place = f"height={receipt.height} index={receipt.index}"
     audit = f"  audit ({'; '.join(map(printable, receipt.audit))})" if receipt.audit else ""
     block = f"{receipt.block_hash.hex()[:16]}…"
-    return f"ok  {place} envelope_id={receipt.envelope_id.hex()} block={block}{again}{audit}"
+    signed = "" if receipt.cosignatures is None else f" cosignatures={len(receipt.cosignatures)}"
+    return f"ok  {place} envelope_id={receipt.envelope_id.hex()} block={block}{signed}{again}{audit}"

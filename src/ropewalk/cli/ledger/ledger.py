@@ -38,7 +38,7 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
 SECTIONS = {
     "Channels": ("create", "ls", "head", "status", "read", "verify", "policy"),
     "Envelopes": ("envelope", "append", "adapt", "payload"),
-    "Proofs": ("prove", "consistency", "receipt", "tiles", "trust", "replay"),
+    "Proofs": ("prove", "consistency", "receipt", "tiles", "witness", "trust", "replay"),
     "Keys": ("key",),
     "Evidence": ("evidence",),
     "Storage": ("archive", "restore", "pack", "reindex", "repair"),
@@ -134,6 +134,11 @@ SECTIONS = {
             "ropewalk.cli.ledger.publish",
             "receipt",
             "Write a receipt for other tools (COSE, C2SP).",
+        ),
+        "witness": (
+            "ropewalk.cli.ledger.witness",
+            "witness",
+            "Set the witnesses of a channel, and ask them to cosign its head.",
         ),
         "head": ("ropewalk.cli.ledger.head", "head", "Print the head of a channel."),
         "tiles": ("ropewalk.cli.ledger.publish", "tiles", "Publish the headers as a C2SP tiled log."),

@@ -58,7 +58,10 @@ def warn_default_host(host: str, channel: str) -> None:
 )
 @host_option
 def receipt(envelope_id: str, output: str, channel: str | None, form: str, host: str) -> None:
-    """Write a receipt: an inclusion proof of the envelope's block under a root signed by the channel's key."""
+    """Write a receipt: an inclusion proof of the envelope's block under a root signed by the channel's key.
+
+    A tlog-proof is under the newest head that the channel's witnesses have cosigned, if that covers the block.
+    """
     from ropewalk.cli.ledger.channel import channel_of
     from ropewalk.cli.ledger.channel import envelope_id as parse_id
     from ropewalk.ledger.transparency.publish import make_cose_receipt, make_tlog_proof

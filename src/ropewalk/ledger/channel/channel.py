@@ -4,6 +4,7 @@
 <home>/ledger/<channel>/policy.json     the policy itself, if there is one
 <home>/ledger/<channel>/evidence.json   roots, keys and builders that evidence must lead to, if it is checked
 <home>/ledger/<channel>/keys.json       heights of key statements, if there are any
+<home>/ledger/<channel>/witnesses.json  witnesses of its heads, if any are set
 <home>/ledger/<channel>/segments/…      the blocks
 <home>/ledger/<channel>/evidence/…      both sides of every known fork
 """
@@ -48,6 +49,7 @@ from ropewalk.ledger.channel.settings import (
     read_settings,
     write_file,
 )
+from ropewalk.ledger.channel.witnessed import witness_gate
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.log import ChannelWriter, check_time
@@ -265,6 +267,7 @@ class OpenLog:
         # Checks that may raise come before resources that must be closed.
         gate = VersionGate(channel.folder.parent.parent, settings.policy, now_ns)
         evidence = channel_evidence(channel.folder, now_ns)
+        witness = witness_gate(channel.folder)
         self.index = LedgerIndex(channel.segments, derive)
         try:
             options: dict[str, Any] = {} if segment_bytes is None else {"segment_bytes": segment_bytes}
@@ -313,6 +316,7 @@ class OpenLog:
             also=also,
             key_history=key_history,
             note=lambda height: note_height(channel.folder, height),
+            witness_gate=witness,
         )
         _open_logs.add(self)
 

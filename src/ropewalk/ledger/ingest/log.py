@@ -53,6 +53,7 @@ class ChannelWriter:
         also: Sequence[SigningKey] = (),
         key_history: KeyHistory | None = None,
         note: Callable[[int], None] = lambda _height: None,
+        witness_gate: Callable[[int], None] | None = None,
     ) -> None:
         """Open the writer.
 
@@ -79,6 +80,7 @@ class ChannelWriter:
             keep_evidence=keep_evidence,
             key_history=key_history or KeyHistory(Trust((key.public,), ()), policy=policy),
             note=note,
+            witness_gate=witness_gate,
         )
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
         self._context = Context(self.history, policy, self._minors(), evidence=evidence)

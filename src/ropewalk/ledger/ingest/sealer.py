@@ -51,8 +51,10 @@ class BlockSealer:
         keep_evidence: Callable[[str, bytes], None] | None,
         key_history: KeyHistory,
         note: Callable[[int], None],
+        witness_gate: Callable[[int], None] | None = None,
     ) -> None:
         self.head = head
+        self._witness_gate = witness_gate  # raises if a block of that height must wait for witnesses
         self.history = PendingHistory(index)
         self.ended: str | None = None  # the reason why no more envelopes are taken
         self.key_history = key_history
@@ -123,6 +125,8 @@ class BlockSealer:
         begun = open_block is not None and not alone and self._fits(open_block, envelope)
         if open_block is None or not begun:
             height = open_block.height + 1 if open_block is not None else self.head.height
+            if self._witness_gate is not None:
+                self._witness_gate(height)
             open_block = OpenBlock(height, alone=alone)
         # In this order an interrupted thread leaves no empty block and no unsettled ticket.
         self.history.add(envelope, Position(open_block.height, len(open_block.envelopes)), ticket)

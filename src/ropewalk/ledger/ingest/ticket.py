@@ -16,7 +16,8 @@ from ropewalk.ledger.envelope.model import Envelope
 class LedgerReceipt:
     """Where an accepted envelope is stored. `replayed` means it was stored before.
 
-    `audit` lists the reasons if the policy accepted it under audit.
+    `audit` lists the reasons if the policy accepted it under audit. `checkpoint` is a signed head over its block, and
+    `cosignatures` are its lines of witnesses; both only if witnesses were asked.
     """
 
     envelope_id: bytes
@@ -25,9 +26,14 @@ class LedgerReceipt:
     block_hash: bytes
     replayed: bool = False
     audit: tuple[str, ...] = ()
+    checkpoint: bytes | None = None
+    cosignatures: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that `ledger append` prints; `audit` is present only with reasons."""
+        """Return the JSON form that `ledger append` prints.
+
+        `audit` is present only with reasons, `cosignatures` and `checkpoint` only if witnesses were asked.
+        """
         out: dict[str, Any] = {
             "envelope_id": self.envelope_id.hex(),
             "height": self.height,
@@ -35,7 +41,12 @@ class LedgerReceipt:
             "block_hash": self.block_hash.hex(),
             "replayed": self.replayed,
         }
-        return {**out, "audit": list(self.audit)} if self.audit else out
+        if self.audit:
+            out["audit"] = list(self.audit)
+        if self.cosignatures is not None:
+            out["cosignatures"] = list(self.cosignatures)
+            out["checkpoint"] = None if self.checkpoint is None else self.checkpoint.decode()
+        return out
 
 
 class EnvelopeSink(Protocol):

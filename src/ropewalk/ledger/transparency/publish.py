@@ -15,6 +15,7 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.note import NOTE_BYTES_MAX, SignedHead, claimed_head
 from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.channel.witnessed import read_witnessed
 from ropewalk.ledger.proof.proof import head_signer, signed_head
 from ropewalk.ledger.proof.steps import short
 from ropewalk.ledger.transparency.receipts import make_receipt
@@ -84,7 +85,10 @@ def make_cose_receipt(channel: Channel, envelope_id: bytes, key: SigningKey, hos
 
 
 def make_tlog_proof(channel: Channel, envelope_id: bytes, key: SigningKey, host: str) -> bytes:
-    """Return the same as a C2SP proof file: the block's header in the log, and the path to the envelope as `extra`."""
+    """Return the same as a C2SP proof file: the block's header in the log, and the path to the envelope as `extra`.
+
+    It is under the newest cosigned head of the channel if that covers the block, else under a new head for `host`.
+    """
     proof, tree = channel.prove(envelope_id), header_tree(channel)
     extra: dict[str, Any] = {
         "envelope_id": envelope_id.hex(),
@@ -92,8 +96,11 @@ def make_tlog_proof(channel: Channel, envelope_id: bytes, key: SigningKey, host:
         "path": [each.hex() for each in proof.path],
         "header": jcs.parse(proof.block.header.encode()),
     }
-    head = signed_head(host, channel.settings.channel, tree.size, tree.root(), key)
-    return TlogProof(proof.height, tree.inclusion(proof.height), head, jcs.encode(extra)).to_bytes()
+    head = read_witnessed(channel.folder)
+    if head is None or (size := claimed_head(head)[0].size) <= proof.height:
+        size = tree.size
+        head = signed_head(host, channel.settings.channel, size, tree.root(), key)
+    return TlogProof(proof.height, tree.inclusion(proof.height, size), head, jcs.encode(extra)).to_bytes()
 
 
 def publish_tiles(

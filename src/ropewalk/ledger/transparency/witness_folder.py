@@ -114,6 +114,10 @@ class Witness:
             # Inside the lock: a later head must not be stored before this one is signed.
             return CosignResult(cosign_head(request.note, signer, time_s), taken, seen.head.size)
 
+    def log(self, origin: str) -> WatchedLog | None:
+        """Return the watched log of that origin; None if it is not watched."""
+        return self._read(_file_of(origin))
+
     def logs(self) -> list[WatchedLog]:
         """Return every watched log, by origin."""
         found = [self._read(name) for name in self.state.names("log-")]

@@ -62,7 +62,7 @@ class _OneWrite:
         return getattr(self.raw, name)
 
 
-def http_protocol(node: ServerNode, connections_max: int) -> type[HttpToolsProtocol]:
+def http_protocol(request_s: float, connections_max: int) -> type[HttpToolsProtocol]:
     """Return the class of HTTP connections."""
 
     class Connection(HttpToolsProtocol):
@@ -130,7 +130,7 @@ def http_protocol(node: ServerNode, connections_max: int) -> type[HttpToolsProto
         def _expire(self) -> None:
             if self._is_busy and self.cycle.response_started:
                 return self.transport.abort()
-            detail = f"the request was not sent within {node.settings.request_seconds:g} s"
+            detail = f"the request was not sent within {request_s:g} s"
             return self._refuse(http_problem(408, detail), {})
 
         def _refuse(self, problem: dict[str, Any], headers: dict[str, str]) -> None:
@@ -145,7 +145,7 @@ def http_protocol(node: ServerNode, connections_max: int) -> type[HttpToolsProto
 
         def _start_timer(self) -> None:
             if not self._upgraded:
-                self._late = self.loop.call_later(node.settings.request_seconds, self._expire)
+                self._late = self.loop.call_later(request_s, self._expire)
 
         def _stop_timer(self) -> None:
             if self._late is not None:

@@ -17,13 +17,16 @@ from ropewalk.disk.state_folder import StateFolder
 from ropewalk.errors import Invalid, NotFound, Replayed, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.note.note import claimed_head
 from ropewalk.ledger.archive.pack import pack_channel
 from ropewalk.ledger.archive.write import archive_channel
 from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.channel.settings import channels, create_channel, read_settings
+from ropewalk.ledger.channel.settings import FOLDER, channels, create_channel, read_settings
+from ropewalk.ledger.channel.witnessed import read_witness_policy, read_witnessed
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.evidence.settings import channel_trust
 from ropewalk.ledger.keys.rotate import key_notices, open_sealing
+from ropewalk.ledger.transparency.witnessing import WitnessClient
 from ropewalk.ledger.versions.lifecycle import notices, version_to_write
 from ropewalk.server.watch.alerts import (
     Alert,
@@ -119,6 +122,8 @@ class Round:
     firing: tuple[dict[str, Any], ...]
     failures: tuple[str, ...]
     acts: tuple[str, ...]
+    unwitnessed: tuple[tuple[str, int], ...] = ()
+    witness_failures: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the round as `watch --once` prints it."""
@@ -127,6 +132,7 @@ class Round:
             "alerts": [for_alertmanager(each) for each in self.firing],
             "acts": list(self.acts),
             "failures": list(self.failures),
+            "unwitnessed": dict(self.unwitnessed),
         }
 
 
@@ -160,14 +166,17 @@ class Watch:
             state = self.state()
             now = self._now_ns()
             signals, alerts = self._look(state, now)
-            self._settle(state, alerts, now)
+            waiting, asked = self._witness()
+            self._settle(state, alerts + asked, now)
             self._save(state)  # before anything is sent
             self._tell(state, signals, now)
             self._retain(state, now)
             state["last_ns"], state["failures"] = now, self._failures
             self._save(state)
             firing = tuple(each for each in state["alerts"].values() if each.get("until_ns") is None)
-            return Round(tuple(signals), firing, tuple(self._failures), tuple(self._acts))
+            return Round(
+                tuple(signals), firing, tuple(self._failures), tuple(self._acts), waiting, len(asked)
+            )
 
     def state(self) -> dict[str, Any]:
         """Return what is known from earlier rounds."""
@@ -205,6 +214,30 @@ class Watch:
             text = f"version {notice['version']} ends on {notice['sunset']}"
             alerts.append(Alert("VersionEnds", "ticket", (("version", str(notice["version"])),), text))
         return signals, alerts + alerts_of(signals)
+
+    def _witness(self) -> tuple[tuple[tuple[str, int], ...], list[Alert]]:
+        """Ask the witnesses of every channel that has some; return the blocks left without them, and alerts."""
+        waiting: list[tuple[str, int]] = []
+        alerts: list[Alert] = []
+        for channel in channels(self._home):
+            closed = False
+            try:
+                policy = read_witness_policy(self._home / FOLDER / channel)
+                if policy is None:
+                    continue
+                closed = policy.unwitnessed_max is not None
+                with open_channel(self._home, channel) as reading:
+                    note, height = read_witnessed(reading.folder), reading.head().height
+                    left = height - (0 if note is None else claimed_head(note)[0].size)
+                    waiting.append((channel, left))
+                    if left:
+                        WitnessClient(reading, self._keys(channel)[0]).collect(all_of_them=True).require()
+                        waiting[-1] = (channel, 0)
+            except RopewalkError as error:
+                alerts.append(
+                    channel_alert("Unwitnessed", "page" if closed else "ticket", channel, error.detail)
+                )
+        return tuple(waiting), alerts
 
     def _settle(self, state: dict[str, Any], alerts: Sequence[Alert], now: int) -> None:
         """Bring the alerts that are known up to date: new ones fire, those whose cause has gone are resolved."""

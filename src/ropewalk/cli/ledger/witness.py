@@ -1,0 +1,155 @@
+"""`ropewalk ledger witness`: the witnesses of a channel, and cosignatures on its head."""
+
+from __future__ import annotations
+
+import click
+
+from ropewalk.cli.common.command import Group, emit, say
+from ropewalk.cli.common.locations import here
+from ropewalk.cli.ledger.channel import channel_key
+from ropewalk.cli.ledger.publish import host_option, warn_default_host
+from ropewalk.kernel.terminal_text import printable
+
+channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
+
+
+@click.group(
+    "witness",
+    cls=Group,
+    epilog="Examples:\n  ropewalk ledger witness set --channel audit --host log.example.org \\\n"
+    "      --witness https://witness.example.net=witness.example.net+1a2b3c4d+BAID… --threshold 1\n"
+    "  ropewalk ledger witness send --channel audit\n  ropewalk ledger witness show --channel audit\n",
+)
+def witness() -> None:
+    """Set the witnesses of a channel, and ask them to cosign its head (C2SP tlog-witness)."""
+
+
+@witness.command(
+    "set",
+    epilog="Examples:\n  ropewalk ledger witness set --channel audit --host log.example.org \\\n"
+    "      --witness https://w1.example=w1.example+1a2b3c4d+BAID… \\\n"
+    "      --witness https://w2.example=w2.example+5e6f7a8b+BAID… --threshold 2 --fail closed\n"
+    "  ropewalk ledger witness set --channel audit --none\n",
+)
+@channel_option
+@host_option
+@click.option(
+    "--witness",
+    "pairs",
+    multiple=True,
+    metavar="URL=VKEY",
+    help="A witness: its address and key; repeatable.",
+)
+@click.option("--threshold", type=click.IntRange(1), metavar="N", help="Cosignatures needed (default: all).")
+@click.option(
+    "--fail",
+    type=click.Choice(["open", "closed"]),
+    default="open",
+    show_default=True,
+    help="Without witnesses: open appends on, closed refuses blocks beyond --max-unwitnessed.",
+)
+@click.option(
+    "--max-unwitnessed",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="With --fail closed: blocks that may wait for cosignatures.",
+)
+@click.option("--none", "drop", is_flag=True, help="Remove the witnesses of the channel.")
+def set_(
+    channel: str,
+    host: str,
+    pairs: tuple[str, ...],
+    threshold: int | None,
+    fail: str,
+    max_unwitnessed: int,
+    drop: bool,
+) -> None:
+    """Set the witnesses of a channel. Give the printed vkey of the log to each of them (`witness add`).
+
+    All are asked at once; a head is witnessed with N cosignatures of different keys.
+    """
+    from ropewalk.cli.common.note_keys import note_key
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.channel.settings import write_file
+    from ropewalk.ledger.proof.proof import head_signer
+    from ropewalk.ledger.transparency.witness_policy import SETTINGS, WitnessPolicy
+    from ropewalk.net.http_post import check_url
+
+    if drop == bool(pairs):
+        raise click.UsageError("give --witness URL=VKEY, or --none")
+    with open_channel(here().home, channel) as reading:
+        path = reading.folder / SETTINGS
+    if drop:
+        path.unlink(missing_ok=True)
+        emit({"channel": channel, "witnesses": []}, f"ok  {channel}  no witnesses")
+        return
+    named = []
+    for pair in pairs:
+        url, equals, vkey = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"--witness must be URL=VKEY, got {printable(pair, 80)!r}")
+        named.append((check_url(url), note_key(vkey)))
+    vkey = head_signer(host, channel, channel_key(channel)).verifier.to_text()
+    policy = WitnessPolicy(
+        host, tuple(named), threshold or len(named), max_unwitnessed if fail == "closed" else None
+    )
+    write_file(path, jcs.encode(policy.to_json()))
+    warn_default_host(host, channel)
+    emit(
+        {"channel": channel, **policy.to_json(), "vkey": vkey},
+        f"ok  {channel}  {policy.threshold} of {len(named)} witnesses, fail {fail}\n"
+        f"each witness needs the vkey {vkey}",
+    )
+
+
+@witness.command("show", epilog="Examples:\n  ropewalk ledger witness show --channel audit --json\n")
+@channel_option
+def show(channel: str) -> None:
+    """Show the witnesses of a channel, and the newest head with enough cosignatures."""
+    from ropewalk.kernel.note.note import claimed_head
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.channel.witnessed import read_witness_policy, read_witnessed
+
+    with open_channel(here().home, channel) as reading:
+        policy, note = read_witness_policy(reading.folder), read_witnessed(reading.folder)
+        height = reading.head().height
+    size = 0 if note is None else claimed_head(note)[0].size
+    answer = {
+        "channel": channel,
+        "policy": None if policy is None else policy.to_json(),
+        "height": height,
+        "witnessed": size,
+        "unwitnessed": height - size,
+        "checkpoint": None if note is None else note.decode(),
+    }
+    if policy is None:
+        emit(answer, f"{channel}  no witnesses are set")
+        return
+    lines = [f"{channel}  {size} of {height} blocks witnessed, threshold {policy.threshold}"]
+    lines += [f"  {url}  {vkey.to_text()}" for url, vkey in policy.witnesses]
+    emit(answer, "\n".join(map(printable, lines)))
+
+
+@witness.command("send", epilog="Examples:\n  ropewalk ledger witness send --channel audit\n")
+@channel_option
+def send(channel: str) -> None:
+    """Send the head of the channel to all its witnesses now. Exit 7 unless enough of them cosign.
+
+    `ropewalk watch` and `ropewalk serve` do this in the background.
+    """
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.transparency.witnessing import WitnessClient
+
+    with open_channel(here().home, channel) as reading:
+        found = WitnessClient(reading, channel_key(channel)).collect(all_of_them=True)
+    for failure in found.failures:
+        say(failure)
+    found.require()
+    names = ", ".join(line.split(" ")[1] for line in found.lines)
+    emit(
+        {"channel": channel, **found.to_json()},
+        f"ok  {channel}  {found.size} blocks, {len(found.lines)} cosignatures: {printable(names)}",
+    )
