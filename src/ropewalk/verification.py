@@ -61,6 +61,8 @@ class Options:
     channel: str | None = None
     repository: Path = Path()  # holds `channel`
     more_keys: Sequence[PublicKey] = ()
+    timestamp: Input | None = None
+    tsa_roots: Sequence[str] = ()
     progress: Callable[[int], None] = lambda _count: None
 
 
@@ -70,6 +72,7 @@ APPLIES: dict[str, set[str]] = {  # option → kinds it applies to; the others a
     "envelope": {"receipt"},
     **dict.fromkeys(("vkeys", "origin", "old", "tiles", "channel"), HEADS | {"receipt"}),
     **dict.fromkeys(("witnesses", "threshold"), HEADS | {"receipt", "bundle"}),
+    **dict.fromkeys(("timestamp", "tsa_roots"), HEADS | {"receipt", "bundle", "archive"}),
 }
 
 
@@ -86,12 +89,15 @@ def verify(
     threshold: int | None = None,
     old: str | os.PathLike[str] | None = None,
     tiles: str | os.PathLike[str] | None = None,
+    timestamp: str | os.PathLike[str] | None = None,
+    tsa_roots: Sequence[str] = (),
 ) -> Report:
     """Verify a repository, proof, receipt, bundle, checkpoint, published folder or archive folder; open no socket.
 
     `trust` is a trust file or a `Trust`; without it the report of something another party signed is `untrusted`.
     `ns` selects logs of a repository. `envelope` is the envelope of a receipt. `vkeys`, `origin`, `old` (an older
     checkpoint) and `tiles` (the published folder) apply to a checkpoint; `witnesses` and `threshold` also to a bundle.
+    `timestamp` is an RFC 3161 answer for the file, or for the manifest of an archive, and `tsa_roots` are PEM texts.
 
     >>> import ropewalk, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -115,6 +121,8 @@ def verify(
         threshold=threshold,
         old=None if old is None else _read(old),
         tiles=None if tiles is None else Path(tiles),
+        timestamp=None if timestamp is None else _read(timestamp),
+        tsa_roots=list(tsa_roots),
     )
     kind = kind_of(path)
     unused = {f.name: f.default for f in fields(Options) if kind not in APPLIES.get(f.name, {kind})}
@@ -127,7 +135,17 @@ def verify(
 
 def verify_target(path: Path, kind: str, options: Options) -> Report:
     """Verify a target of a known kind."""
-    return KINDS[kind](path, options)
+    report = KINDS[kind](path, options)
+    if options.timestamp is None:
+        return report
+    from ropewalk.ledger.transparency.timestamps import timestamp_step
+
+    files = [path / "checkpoint"] if path.is_dir() else [path]
+    if kind == "archive":
+        files = sorted(path.rglob("archive.manifest.json"))
+    stamped = [(str(each), _read(each).raw) for each in files]
+    step = options.timestamp.parse(lambda raw: timestamp_step(raw, stamped, options.tsa_roots))
+    return replace(report, steps=(*report.steps, step))
 
 
 def kind_of(path: Path) -> str:

@@ -181,7 +181,7 @@ def test_bundles_and_receipts_carry_cosignatures(ropewalk, append, crowd):
 
 
 def test_witness_ahead_of_the_channel_is_reported(ropewalk, append, crowd, tmp_path):
-    set_up, found = crowd
+    set_up, _ = crowd
     set_up(1, known=1)
     folder = tmp_path / "repo.git/ropewalk/ledger/audit"
 

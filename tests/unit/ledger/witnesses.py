@@ -40,8 +40,15 @@ class LiveWitness:
 
 
 @contextlib.contextmanager
-def live_witness(folder: Path, name: str, *, rate: float = 1_000, now_s: int | None = None) -> Iterator[LiveWitness]:
-    secret = SigningKey.generate("ed25519", name.encode().ljust(32, b"."))
+def live_witness(
+    folder: Path,
+    name: str,
+    *,
+    rate: float = 1_000,
+    now_s: int | None = None,
+    secret: SigningKey | None = None,
+) -> Iterator[LiveWitness]:
+    secret = secret or SigningKey.generate("ed25519", name.encode().ljust(32, b"."))
     witness = make_witness(folder, name, "unused", secret)
     clock = (lambda: now_s) if now_s is not None else (lambda: int(time.time()))
     app = WitnessApp(witness, secret, rate=rate, now_s=clock)
@@ -66,7 +73,9 @@ def live_witness(folder: Path, name: str, *, rate: float = 1_000, now_s: int | N
         thread.join(LIMIT_S)
 
 
-def post(url: str, body: bytes, path: str = "/add-checkpoint", method: str = "POST") -> tuple[int, str, bytes]:
+def post(
+    url: str, body: bytes, path: str = "/add-checkpoint", method: str = "POST"
+) -> tuple[int, str, bytes]:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=LIMIT_S)
     try:

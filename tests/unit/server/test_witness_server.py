@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from tests.unit.ledger.heading import LOG, NOW_S, ORIGIN, SmallLog
 from tests.unit.ledger.witnesses import live_witness, post
 
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.note.key import Verifier
 from ropewalk.kernel.note.note import SignedHead, Signer, open_head, sign_head
 from ropewalk.ledger.transparency.witness import REQUEST_BYTES_MAX, WitnessRequest
 from ropewalk.ledger.transparency.witness_folder import open_witness
@@ -130,3 +134,17 @@ def test_witness_counts_requests(live):
     text = post(live.url, b"", "/metrics", "GET")[2].decode()
     assert 'ropewalk_witness_requests_total{status="200"} 1.0' in text
     assert 'ropewalk_witness_requests_total{status="409"} 1.0' in text
+
+
+def test_witness_answers_the_vectors(tmp_path):
+    vectors = json.loads((Path(__file__).parents[3] / "vectors/witness/add_checkpoint.json").read_text())
+    signer = Signer.from_secret_text(vectors["witness_secret"])
+    with live_witness(tmp_path / "w", signer.name, now_s=vectors["time_s"], secret=signer.key) as live:
+        assert live.vkey.to_text() == vectors["witness"]
+        live.witness.add(Verifier.from_text(vectors["log"]))
+        for case in vectors["cases"]:
+            status, media, body = post(live.url, case["input"]["body"].encode())
+            expected = case["expect"]
+            assert status == expected["status"], (case["name"], body)
+            assert body.decode() == expected.get("body", body.decode()), case["name"]
+            assert media == expected.get("content_type", media), case["name"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, counting, read_input, session
+from ropewalk.cli.common.command import Command, counting, parse_input, read_input, session
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, format_report, no_trust_option
 
@@ -64,6 +64,14 @@ if TYPE_CHECKING:
 @click.option(
     "--channel", metavar="C", help="With a checkpoint: hold it against this channel, not against tiles."
 )
+@click.option(
+    "--timestamp",
+    metavar="F",
+    help="RFC 3161 time stamp of PATH, or of the manifest of an archive in it (`ledger timestamp`).",
+)
+@click.option(
+    "--tsa-root", "tsa_roots", multiple=True, metavar="PEM", help="Trusted root of time stamps; repeatable."
+)
 @no_trust_option
 @allow_partly_option
 def verify(path: str | None, steps: bool, no_trust: bool, allow_partly: bool, **options: Any) -> None:
@@ -104,6 +112,8 @@ def _check_options(kind: str, target: Path | str, given: dict[str, Any]) -> None
         raise click.UsageError(
             f"--witness and --threshold go with a checkpoint, a bundle or a C2SP receipt; {target} is none"
         )
+    if kind == "repository" and (given["timestamp"] is not None or given["tsa_roots"]):
+        raise click.UsageError("--timestamp and --tsa-root go with a file or a folder of archives")
     if kind == "checkpoint" and given["channel"] is not None and given["tiles"] is not None:
         raise click.UsageError("name the --tiles or the --channel to look at, not both")
 
@@ -113,6 +123,7 @@ def _options(kind: str, given: dict[str, Any], progress: Callable[[int], None] |
     from ropewalk.cli.common.note_keys import note_keys
     from ropewalk.disk import key_files
     from ropewalk.errors import RopewalkError
+    from ropewalk.ledger.evidence.certificates import parse_certificates
     from ropewalk.verification import Input, Options
 
     def read(name: str | None) -> Input | None:
@@ -137,5 +148,7 @@ def _options(kind: str, given: dict[str, Any], progress: Callable[[int], None] |
         old=read(given["old"]),
         tiles=None if given["tiles"] is None else Path(given["tiles"]),
         channel=given["channel"],
+        timestamp=read(given["timestamp"]),
+        tsa_roots=[pem for name in given["tsa_roots"] for pem in parse_input(name, parse_certificates)],
         **more,
     )

@@ -38,7 +38,7 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
 SECTIONS = {
     "Channels": ("create", "ls", "head", "status", "read", "verify", "policy"),
     "Envelopes": ("envelope", "append", "adapt", "payload"),
-    "Proofs": ("prove", "consistency", "receipt", "tiles", "witness", "trust", "replay"),
+    "Proofs": ("prove", "consistency", "receipt", "tiles", "witness", "timestamp", "trust", "replay"),
     "Keys": ("key",),
     "Evidence": ("evidence",),
     "Storage": ("archive", "restore", "pack", "reindex", "repair"),
@@ -139,6 +139,11 @@ SECTIONS = {
             "ropewalk.cli.ledger.witness",
             "witness",
             "Set the witnesses of a channel, and ask them to cosign its head.",
+        ),
+        "timestamp": (
+            "ropewalk.cli.ledger.publish",
+            "timestamp",
+            "Have an authority sign the time of a file (RFC 3161).",
         ),
         "head": ("ropewalk.cli.ledger.head", "head", "Print the head of a channel."),
         "tiles": ("ropewalk.cli.ledger.publish", "tiles", "Publish the headers as a C2SP tiled log."),

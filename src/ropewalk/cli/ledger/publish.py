@@ -115,3 +115,34 @@ def tiles(channel: str, output: str, host: str) -> None:
         f"ok  {channel}  size={done.size} root={done.root.hex()}  {files}\n"
         f"check {done.folder / 'checkpoint'} with the vkey {done.vkey}",
     )
+
+
+@click.command(
+    "timestamp",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger timestamp head.note --tsa https://tsa.example/ --tsa-root root.pem\n"
+    "  ropewalk verify head.note --trust trust.json --timestamp head.note.tsr --tsa-root root.pem\n",
+)
+@click.argument("file", metavar="FILE")
+@click.option("--tsa", required=True, metavar="URL", help="Address of the time stamp authority.")
+@click.option(
+    "--tsa-root", "roots", multiple=True, required=True, metavar="PEM", help="Its root; repeatable."
+)
+@click.option("-o", "--output", metavar="F", help="Output file (default: FILE.tsr).")
+def timestamp(file: str, tsa: str, roots: tuple[str, ...], output: str | None) -> None:
+    """Have an authority sign the time of FILE (RFC 3161): a head, a bundle, the manifest of an archive, a proof.
+
+    Only the SHA-256 of FILE is sent. The answer is verified before it is written; `openssl ts -verify` reads it too.
+    """
+    from ropewalk.cli.common.command import parse_input, read_input
+    from ropewalk.ledger.evidence.certificates import parse_certificates
+    from ropewalk.ledger.transparency.timestamps import check_timestamp, fetch_timestamp
+    from ropewalk.net.http_post import check_url
+
+    trusted = [pem for name in roots for pem in parse_input(name, parse_certificates)]
+    message = read_input(file)
+    raw = fetch_timestamp(check_url(tsa), message, trusted)
+    time, path = check_timestamp(raw, message, trusted).isoformat(), output or f"{file}.tsr"
+    write_output(path, raw)
+    if path != "-":
+        emit({"path": path, "time": time, "bytes": len(raw)}, f"ok  {time}  {path}")
