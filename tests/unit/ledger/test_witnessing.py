@@ -237,7 +237,12 @@ def test_witness_that_never_answers_is_left(append, crowd, tmp_path):
     never = threading.Event()
     try:
         with open_channel(tmp_path / "repo.git/ropewalk", "audit") as reading:
-            client = WitnessClient(reading, channel_secret(tmp_path), send=lambda *_: never.wait())
+
+            def send(_url, _body):
+                never.wait()
+                return HttpAnswer(404, "", b"")
+
+            client = WitnessClient(reading, channel_secret(tmp_path), send=send)
             done = client.collect(wait_s=0.05)
     finally:
         never.set()
