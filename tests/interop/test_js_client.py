@@ -103,7 +103,11 @@ def test_js_verdicts_are_those_of_python(served, tmp_path):
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_js_client_works_with_a_server(served):
     server, envelope_id = served
-    found = {"ROPEWALK_URL": server.facts["url"], "ROPEWALK_CHANNEL": "audit", "ROPEWALK_ENVELOPE": envelope_id}
+    found = {
+        "ROPEWALK_URL": server.facts["url"],
+        "ROPEWALK_CHANNEL": "audit",
+        "ROPEWALK_ENVELOPE": envelope_id,
+    }
     node("--experimental-websocket", "--test", "test/serve.test.mjs", **found)
 
 
