@@ -6,6 +6,7 @@ import contextlib
 import os
 import ssl
 from collections.abc import Iterator
+from importlib.util import find_spec
 from socket import gaierror
 
 from websockets.exceptions import InvalidHandshake, InvalidURI
@@ -41,6 +42,16 @@ def listening(host: str, port: int) -> Iterator[None]:
         raise Unavailable(
             f"cannot listen on {host}:{port}: {reason(error)}", advice="Choose another port or address."
         ) from error
+
+
+def need_packages(extra: str, *names: str) -> None:
+    """Raise with the install line unless the packages of an extra are there."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise Unavailable(
+            f"{extra} needs {', '.join(missing)}, which is not installed",
+            advice=f'Install it: pip install "ropewalk[{extra}]"',
+        )
 
 
 def reason(error: BaseException) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from cryptography import x509
 
 from ropewalk.errors import Invalid, NotFound, Unavailable
 
@@ -21,6 +23,7 @@ class TlsFiles:
     certificate: Path
     key: Path
     roots: Path
+    crl: Path | None = None  # certificates that those authorities have revoked
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Certificate:
 
     subject: str
     sha256: str
+    der: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         return f"{self.subject}, sha256 {self.sha256}"
@@ -37,14 +41,19 @@ class Certificate:
 def certificate_of(tls: ssl.SSLObject) -> Certificate | None:
     """The certificate that the other side showed."""
     raw = tls.getpeercert(binary_form=True)
-    said: dict[str, Any] | None = tls.getpeercert()
-    if raw is None or not said:
-        return None
-    named = said.get("subject", ())
-    parts = [f"{SHORT.get(name, name)}={value}" for each in named for name, value in each]
-    # One without a subject names its holder by other means.
-    parts = parts or [f"{kind}:{value}" for kind, value in said.get("subjectAltName", ())]
-    return Certificate(",".join(parts) or "no name", hashlib.sha256(raw).hexdigest())
+    return None if raw is None else certificate_from(raw)
+
+
+def certificate_from(raw: bytes) -> Certificate:
+    """What a certificate names, from its DER."""
+    found = x509.load_der_x509_certificate(raw)
+    names = ((each.oid._name, str(each.value)) for each in found.subject)
+    parts = [f"{SHORT.get(name, name)}={value}" for name, value in names]
+    if not parts:  # one without a subject names its holder by other means
+        with contextlib.suppress(x509.ExtensionNotFound):
+            held = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            parts = [f"DNS:{name}" for name in held.get_values_for_type(x509.DNSName)]
+    return Certificate(",".join(parts) or "no name", hashlib.sha256(raw).hexdigest(), raw)
 
 
 def server_tls(files: TlsFiles, protocol: str) -> ssl.SSLContext:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.ledger.calling import Answer, Ropewalk
+from tests.unit.ledger.certifying import Authority
 
 from ropewalk.cli.main import run
 
@@ -28,3 +29,8 @@ def ropewalk(tmp_path, monkeypatch, capfd) -> Ropewalk:
     assert call("key", "new", "ada").code == 0
     Path("body.json").write_text('{"n":1}')
     return call
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))

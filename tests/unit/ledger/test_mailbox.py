@@ -380,9 +380,9 @@ def test_whoever_rings_and_makes_no_sense_is_told_so_and_let_go(tmp_path, asked)
         assert line.reading is not None
         line.reading.cancel()
         await asyncio.gather(line.reading, return_exceptions=True)
-        await line.frames.send(pack_parts(asked.parts_out()))
-        raw = await line.frames.receive()
-        assert raw is not None and await line.frames.receive() is None
+        await line.carrier.frames.send(pack_parts(asked.parts_out()))
+        raw = await line.carrier.frames.receive()
+        assert raw is not None and await line.carrier.frames.receive() is None
         return parse_message(unpack_parts(raw, 2))
 
     told = with_client(tmp_path, act)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.ledger.certifying import Authority
 from tests.unit.ledger.making import ADA, NODE, command, observed
 from tests.unit.ledger.rotating import NEXT, rotation
 from tests.waiting import LIMIT_S, aside, soon
@@ -51,11 +50,6 @@ from ropewalk.net.tls import client_tls, server_tls
 
 pytestmark = pytest.mark.timeout(300)
 TRUST = Trust((NODE.public,), ())
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"))
 
 
 @asynccontextmanager
@@ -262,7 +256,7 @@ def test_retiring_versions_named_sunset_read_only(tmp_path):
 
     async def main() -> None:
         async with served(tmp_path) as server:
-            able = server.capabilities(server.lease("audit"))
+            able = server.capabilities(server.lease("audit"), "tcp")
             assert able.supported_versions == able.retiring_versions == ("1.1.x",)
             assert able.grace_versions == ("1.0.x",)
             async with LedgerClient(server.url, "audit") as remote:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.ledger.certifying import Authority
 from tests.unit.ledger.making import ADA, NODE, NOON, observed
-from tests.unit.ledger.test_remote import authority, served  # noqa: F401 - a fixture
+from tests.unit.ledger.test_remote import served
 from tests.waiting import LIMIT_S, soon
 
 from ropewalk.errors import (
@@ -313,7 +313,7 @@ def test_more_sessions_than_allowed_are_turned_away(tmp_path):
 
 def refused_over_tls(
     home: Path,
-    authority: Authority,  # noqa: F811
+    authority: Authority,
     context: ssl.SSLContext,
     first_s: float = 0.0,
 ) -> RopewalkError:
@@ -330,7 +330,7 @@ def refused_over_tls(
     return asyncio.run(main())
 
 
-def test_a_client_without_the_right_certificate_does_not_come_in(tmp_path, authority):  # noqa: F811
+def test_a_client_without_the_right_certificate_does_not_come_in(tmp_path, authority):
     other = Authority(tmp_path, "other")
     stranger = client_tls(other.files("stranger", authority.roots), PROTOCOL)
     error = refused_over_tls(tmp_path, authority, stranger, first_s=3600)  # waiting makes it no better
@@ -340,7 +340,7 @@ def test_a_client_without_the_right_certificate_does_not_come_in(tmp_path, autho
     assert isinstance(refused_over_tls(tmp_path, authority, bare), Unavailable)
 
 
-def test_the_log_says_whose_certificate_came_in_and_why_another_did_not(tmp_path, authority, caplog):  # noqa: F811
+def test_the_log_says_whose_certificate_came_in_and_why_another_did_not(tmp_path, authority, caplog):
     caplog.set_level(logging.INFO, "ropewalk.ledger.remote")
     mine = authority.files("me")
     shown = load_pem_x509_certificate(mine.certificate.read_bytes()).fingerprint(SHA256()).hex()
@@ -384,7 +384,7 @@ def test_strangers_cannot_flood_the_log():
     assert said == ["stranger 0", "stranger 1", "3 more were refused within 0.01 s", "one more"]
 
 
-def test_a_server_without_the_right_certificate_gets_nothing(tmp_path, authority):  # noqa: F811
+def test_a_server_without_the_right_certificate_gets_nothing(tmp_path, authority):
     other = Authority(tmp_path, "other")
     wrong = client_tls(authority.files("me", other.roots), PROTOCOL)
     error = refused_over_tls(tmp_path, authority, wrong, first_s=3600)
@@ -392,7 +392,7 @@ def test_a_server_without_the_right_certificate_gets_nothing(tmp_path, authority
     assert "--server-ca" in error.advice_now
 
 
-def test_another_protocol_in_tls_is_refused_on_both_sides(tmp_path, authority):  # noqa: F811
+def test_another_protocol_in_tls_is_refused_on_both_sides(tmp_path, authority):
     error = refused_over_tls(tmp_path, authority, client_tls(authority.files("me"), "h2"))
     assert isinstance(error, Unavailable) and PROTOCOL in error.detail
 
@@ -411,14 +411,14 @@ def test_another_protocol_in_tls_is_refused_on_both_sides(tmp_path, authority): 
     assert f"only {PROTOCOL} is spoken here" in problem([asyncio.run(main())]).detail
 
 
-def test_older_tls_is_not_spoken(tmp_path, authority):  # noqa: F811
+def test_older_tls_is_not_spoken(tmp_path, authority):
     old = client_tls(authority.files("me"), PROTOCOL)
     old.minimum_version = ssl.TLSVersion.TLSv1_2
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     assert isinstance(refused_over_tls(tmp_path, authority, old), Unavailable)
 
 
-def test_files_that_hold_no_certificate_are_named(tmp_path, authority):  # noqa: F811
+def test_files_that_hold_no_certificate_are_named(tmp_path, authority):
     files = authority.files("server")
     with pytest.raises(RopewalkError, match="no file"):
         server_tls(type(files)(tmp_path / "nope", files.key, files.roots), PROTOCOL)

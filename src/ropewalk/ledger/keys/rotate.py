@@ -52,13 +52,18 @@ def find_keys(key_history: KeyHistory, *folders: Path) -> tuple[SigningKey, ...]
 
 
 def open_sealing(
-    home: Path, channel: str, keys: Callable[[], Sequence[SigningKey]], *, wait_s: float = 0.0
+    home: Path,
+    channel: str,
+    keys: Callable[[], Sequence[SigningKey]],
+    *,
+    wait_s: float = 0.0,
+    now_ns: Clock = time.time_ns,
 ) -> OpenLog:
     """Open a channel for writing with its keys; look them up again if one was replaced while waiting for the lock."""
     found = keys()
     while True:
         try:
-            return open_log(home, channel, found[0], also=found[1:], wait_s=wait_s)
+            return open_log(home, channel, found[0], also=found[1:], wait_s=wait_s, now_ns=now_ns)
         except Conflict:
             before, found = found, keys()
             if [key.public for key in found] == [key.public for key in before]:

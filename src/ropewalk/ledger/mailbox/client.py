@@ -16,15 +16,14 @@ from ropewalk.ledger.mailbox.ring import RingWriter
 from ropewalk.ledger.mailbox.server import BELL, RING_NAME
 from ropewalk.ledger.mailbox.shared_memory import MappedRing, connect_bell, map_ring
 from ropewalk.ledger.remote.client import BATCH_ENVELOPES, LedgerClient, Outcomes
-from ropewalk.ledger.remote.client_session import ClientSession
+from ropewalk.ledger.remote.client_session import Carrier, ClientSession, FrameSession, PipeCarrier
 from ropewalk.ledger.remote.messages import RemoteMessage
-from ropewalk.net.tcp import TcpPipe
 
 SCHEME = "mailbox:"
 
 
 @dataclass(slots=True, kw_only=True)
-class RingSession(ClientSession):
+class RingSession(FrameSession):
     """A connection with a ring for the envelopes."""
 
     mapped: MappedRing
@@ -43,18 +42,22 @@ class RingSession(ClientSession):
                 digests.append(self.writer.put(raw))
             self.put[message.number] = (first, digests)
             message = RemoteMessage("append", message.number, {"slots": len(digests)})
-        await ClientSession.send(self, message)
+        await FrameSession.send(self, message)
 
     async def receive(self) -> RemoteMessage | None:
         message: RemoteMessage | None = None
         try:
-            message = await ClientSession.receive(self)
+            message = await FrameSession.receive(self)
             if message is not None and message.op == "outcomes" and message.natural("first") == 0:
                 self._check(message)
             return message
         finally:
             self.over = message is None
             self.freed.set()
+
+    async def close(self) -> None:
+        await FrameSession.close(self)
+        self.mapped.close()
 
     def _check(self, message: RemoteMessage) -> None:
         """Verify the host's signature over what it took from the ring."""
@@ -99,11 +102,11 @@ class MailboxClient(LedgerClient):
         self._folder = Path(path).absolute()
         return TRANSPORT
 
-    async def _reach(self) -> TcpPipe:
-        return await connect_bell(self._folder / BELL, timeout_s=self._connect_s)
+    async def _reach(self) -> Carrier:
+        return PipeCarrier(await connect_bell(self._folder / BELL, timeout_s=self._connect_s), self._idle_s)
 
-    async def _negotiate(self, pipe: TcpPipe) -> ClientSession:
-        session = await super()._negotiate(pipe)
+    async def _negotiate(self, carrier: Carrier) -> ClientSession:
+        session = await super()._negotiate(carrier)
         name, limits = session.facts.get("ring"), session.agreement.mailbox
         if name is None or limits is None:
             return session  # nothing can be appended
@@ -116,11 +119,6 @@ class MailboxClient(LedgerClient):
             raise Invalid("message: another ring than was agreed on")
         known = {each.name: getattr(session, each.name) for each in fields(session)}
         return RingSession(**known, mapped=mapped, writer=RingWriter(ring), idle_s=self._idle_s)
-
-    async def _leave(self, session: ClientSession) -> None:
-        await super()._leave(session)
-        if isinstance(session, RingSession):
-            session.mapped.close()
 
     @property
     def _limits(self) -> MailboxLimits:

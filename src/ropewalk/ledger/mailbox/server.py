@@ -13,8 +13,9 @@ import asyncio
 import logging
 import os
 import re
+import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +32,11 @@ from ropewalk.ledger.mailbox.ring import RingReader, ring_bytes
 from ropewalk.ledger.mailbox.shared_memory import MappedRing, make_ring, map_ring, serve_bell
 from ropewalk.ledger.remote.messages import RemoteMessage
 from ropewalk.ledger.remote.negotiate import Agreement, Capabilities, choose
-from ropewalk.ledger.remote.server import LedgerServer
+from ropewalk.ledger.remote.server import LedgerServer, Listening
 from ropewalk.ledger.remote.server_session import LedgerSession
 from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.net.admission import ConnectionLimits
-from ropewalk.net.tcp import TcpListener, TcpPipe
+from ropewalk.net.tcp import TcpPipe
 
 BELL = "bell"
 RING_NAME = re.compile(r"([a-z][a-z0-9._-]{0,127})~[0-9a-f]{32}\.ring")
@@ -73,9 +74,13 @@ class MailboxServer(LedgerServer):
         ring_bytes(self._limits.slots, self._limits.slot_bytes)  # Usage, now rather than later
         self._lock = ExitStack()
 
-    @property
-    def transport(self) -> str:
+    @staticmethod
+    def transport_over(tls: ssl.SSLContext | None) -> str:  # noqa: ARG004
         return TRANSPORT
+
+    @property
+    def _listeners(self) -> dict[str, Callable[[], Awaitable[Listening]]]:
+        return {TRANSPORT: self._listen}
 
     @property
     def url(self) -> str:
@@ -85,8 +90,8 @@ class MailboxServer(LedgerServer):
     def address(self) -> dict[str, Any]:
         return {"folder": str(self.folder)}
 
-    def capabilities(self, lease: WriterLease) -> Capabilities:
-        return replace(super().capabilities(lease), mailbox=self._limits)
+    def capabilities(self, lease: WriterLease, transport: str) -> Capabilities:
+        return replace(super().capabilities(lease, transport), mailbox=self._limits)
 
     async def __aenter__(self) -> MailboxServer:
         with ExitStack() as stack:
@@ -104,7 +109,7 @@ class MailboxServer(LedgerServer):
             await super().__aexit__(kind, error, trace)
             (self.folder / BELL).unlink(missing_ok=True)
 
-    async def _listen(self) -> TcpListener:
+    async def _listen(self) -> Listening:
         return await serve_bell(
             self._accept, self.folder / BELL, limits=self._connections, refused=self.refused
         )
@@ -124,7 +129,7 @@ class MailboxServer(LedgerServer):
                 _journal.warning("%s: left alone, its channel is not served here", path)
 
     async def _recover_ring(self, path: Path, lease: WriterLease) -> None:
-        able = self.capabilities(lease)
+        able = self.capabilities(lease, TRANSPORT)
         try:
             mapped = map_ring(path)
         except Invalid as error:
@@ -143,7 +148,7 @@ class MailboxSession(LedgerSession):
     """One sender. Requests come as ever, but for envelopes: these are in the ring when the bell rings."""
 
     def __init__(self, served: MailboxServer, pipe: TcpPipe, *, folder: Path, idle_s: float) -> None:
-        super().__init__(served, pipe, idle_s=idle_s, slot=pipe.slot)
+        super().__init__(served, pipe, transport=TRANSPORT, idle_s=idle_s, slot=pipe.slot)
         self._folder = folder
         self._intake: _Intake | None = None
         self._work: set[asyncio.Future[Outcomes]] = set()

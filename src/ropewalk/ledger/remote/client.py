@@ -14,7 +14,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, cast
@@ -28,14 +28,13 @@ from ropewalk.ledger.ingest.log import check_wire
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.remote.client_session import ClientSession, Request
+from ropewalk.ledger.remote.client_session import Carrier, ClientSession, PipeCarrier, Request
 from ropewalk.ledger.remote.messages import (
     PROTOCOL,
     ROOM,
     Op,
     RemoteMessage,
     outcome_of,
-    parse_message,
 )
 from ropewalk.ledger.remote.negotiate import (
     MESSAGE_BYTES,
@@ -47,9 +46,10 @@ from ropewalk.ledger.remote.negotiate import (
 )
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 from ropewalk.ledger.versions.versions import newest_version
-from ropewalk.net.frame_pipe import FramePipe
-from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
-from ropewalk.net.tcp import TcpPipe, connect_tcp
+from ropewalk.net.refusals import need_packages
+from ropewalk.net.revocation import RevocationList
+from ropewalk.net.tcp import connect_tcp
+from ropewalk.net.tls import Certificate, TlsFiles, client_tls
 
 BATCH_ENVELOPES = 512  # in one message; few enough that answers come while the next are on their way
 BATCH_BYTES = 1 << 20
@@ -60,6 +60,7 @@ RETRY_S = 60.0  # how long a lost connection is retried before waiting callers g
 PAUSE_S = (0.05, 2.0)  # between two tries; it doubles from the first to the second
 # Ends of TLS without a word: a server that does not accept our certificate, or one that stops.
 SILENCES_MAX = 3
+SCHEMES = ("quic", "grpc", "tls", "tcp")  # the preferred one first
 
 Outcomes = list[LedgerReceipt | RopewalkError]
 Found = tuple[int, list[bytes]]
@@ -74,12 +75,22 @@ class RemoteSettings:
     policy: Policy | None
 
 
+@dataclass(slots=True)
+class _Batch:
+    """Envelopes of one request, and their places among those that were submitted."""
+
+    raws: list[bytes] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    size: int = 0
+
+
 class LedgerClient:
-    """A channel at `tls://HOST:PORT` or `tcp://HOST:PORT`. An `async with` connects, or raises.
+    """A channel at `tls://HOST:PORT`, `grpc://…`, `quic://…` or `tcp://…`. An `async with` connects, or raises.
 
     `key` signs our capabilities; without one a temporary key is made. With `trust`, only a valid key of the channel
     may answer. `compression` lists our preferences. `retry_s` is how long a lost connection is retried, `first_s` the
-    first one; `told` is called once with the reason for the delay.
+    first one; `told` is called once with the reason for the delay. Certificates come as `files`, or for tls:// as a
+    context.
     """
 
     def __init__(
@@ -88,6 +99,7 @@ class LedgerClient:
         channel: str,
         *,
         tls: ssl.SSLContext | None = None,
+        files: TlsFiles | None = None,
         key: SigningKey | None = None,
         trust: Trust | None = None,
         versions: tuple[str, ...] = ("1.0.x", "1.1.x"),
@@ -100,8 +112,13 @@ class LedgerClient:
         connect_s: float = CONNECT_S,
     ) -> None:
         self.url, self.channel = url, channel
-        self._tls, self._trust = tls, trust
+        self._tls, self._files, self._trust = tls, files, trust
+        self._revoked = (
+            RevocationList(files.crl, files.roots) if files is not None and files.crl is not None else None
+        )
         self._scheme = self._locate()
+        if self._scheme == "grpc":  # it compresses by its own means
+            compression = ("none",)
         self._key = key or SigningKey.generate("ed25519", os.urandom(32))
         self._able = Capabilities(
             (self._scheme,), versions, compression=compression, max_message_bytes=max_message_bytes
@@ -129,20 +146,21 @@ class LedgerClient:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
         if self._session is not None:
-            await self._leave(self._session)
+            await self._session.close()
         self._fail_all(Unavailable("the connection was closed here"))
 
     def _locate(self) -> str:
         """Where the address leads; returns the name of the transport."""
         scheme, self._host, self._port = parse_address(self.url)
-        if (scheme == "tls") != (self._tls is not None):
-            has = (
-                "needs certificates" if self._tls is None else "is not encrypted, and certificates were given"
-            )
+        given = self._files is not None or (scheme == "tls" and self._tls is not None)
+        if (scheme != "tcp") != given or (scheme == "tcp" and self._tls is not None):
+            has = "is not encrypted, and certificates were given" if scheme == "tcp" else "needs certificates"
             raise Usage(
                 f"{self.url} {has}",
-                advice="tls:// goes with --tls-cert, --tls-key and --server-ca; others go without.",
+                advice="All but tcp:// go with --tls DIR, or --tls-cert, --tls-key and --server-ca.",
             )
+        if scheme == "tls" and self._tls is None and self._files is not None:
+            self._tls = client_tls(self._files, PROTOCOL)
         return scheme
 
     @property
@@ -172,33 +190,27 @@ class LedgerClient:
         """Send envelopes in order; one outcome each, in order, refusals in their places."""
         limit = min(self.agreement.max_message_bytes, MESSAGE_BYTES)
         outcomes: list[LedgerReceipt | RopewalkError | None] = []
-        requests: list[tuple[Request, list[int]]] = []
-        batch: list[bytes] = []
-        places: list[int] = []
-        size = 0
-
-        def close_batch() -> None:
-            nonlocal size
-            if batch:
-                requests.append((Request("append", {}, tuple(batch)), places[:]))
-            batch.clear()
-            places.clear()
-            size = 0
-
+        batches: list[_Batch] = []
+        newest: dict[str | None, _Batch] = {}  # by lane
+        lane_of = self._newest().lane
         for number, raw in enumerate(map(check_wire, raws)):
             refused = self._refusal(raw, limit)
+            outcomes.append(refused)
             if refused is not None:
-                outcomes.append(refused)
                 continue
-            outcomes.append(None)
-            if len(batch) >= self._batch_envelopes or (
-                batch and size + len(raw) + 4 > min(limit - ROOM, BATCH_BYTES)
+            lane = lane_of(raw)
+            batch = newest.get(lane)
+            if (
+                batch is None
+                or len(batch.raws) >= self._batch_envelopes
+                or batch.size + len(raw) + 4 > min(limit - ROOM, BATCH_BYTES)
             ):
-                close_batch()
-            batch.append(raw)
-            places.append(number)
-            size += len(raw) + 4
-        close_batch()
+                batch = newest[lane] = _Batch()
+                batches.append(batch)
+            batch.raws.append(raw)
+            batch.places.append(number)
+            batch.size += len(raw) + 4
+        requests = [(Request("append", {}, tuple(batch.raws)), batch.places) for batch in batches]
         self._ask(*(request for request, _ in requests))
         answers = await asyncio.gather(*(request.answer for request, _ in requests), return_exceptions=True)
         for (request, where), heard in zip(requests, answers, strict=True):
@@ -234,7 +246,7 @@ class LedgerClient:
 
     def _outcome(self, raw: bytes, part: bytes) -> LedgerReceipt | RopewalkError:
         """What became of an envelope, if that is what the answer is about."""
-        outcome = outcome_of(part)
+        outcome = self._newest().outcome(part)
         # Almost all envelopes are sent in their canonical form, whose id is at hand.
         if isinstance(outcome, LedgerReceipt) and outcome.envelope_id != envelope_id(raw):
             own = self._id_of(raw)
@@ -249,6 +261,13 @@ class LedgerClient:
         """Where the channel ends: height, block hash, number of envelopes."""
         (message,) = await self._asked("head", {})
         return message.facts
+
+    async def prove(self, envelope_id: bytes) -> bytes:
+        """The proof of an envelope, as `ledger prove` writes it. Nothing about it is verified."""
+        (message,) = await self._asked("prove", {"envelope_id": envelope_id.hex()})
+        if len(message.parts) != 1:
+            raise Invalid("message: prove: one proof belongs in the answer")
+        return message.parts[0]
 
     async def settings(self) -> RemoteSettings:
         """Return signer and policy of the channel; trust them only if the key is known."""
@@ -317,7 +336,7 @@ class LedgerClient:
                             self._heard_at = time.monotonic()  # it owes us nothing from before
                         request = self._waiting.popleft()
                         session.number += 1
-                        session.sent.append(request)
+                        session.sent[session.number] = request
                         await session.send(request.begin(session.number))
                 except RopewalkError as error:
                     session.error = session.error or error
@@ -344,10 +363,8 @@ class LedgerClient:
                     told = outcome_of(message.parts[0])
                     session.error = told if isinstance(told, RopewalkError) else None
                     break
-                if not session.sent or message.number != session.sent[0].number:
-                    raise Invalid(f"message: an answer to {message.number}, which was not asked")
-                if session.sent[0].hear(message):
-                    session.sent.popleft()
+                if session.request_of(message).hear(message):
+                    del session.sent[message.number]
                     self._lost_at = None
                     self._changed.set()
             session.error = session.error or Unavailable(f"{self.url} has closed the connection")
@@ -357,9 +374,9 @@ class LedgerClient:
 
     async def _again(self, session: ClientSession) -> ClientSession | None:
         """Reconnect for all unanswered requests; on failure all callers get the error."""
-        await self._leave(session)
+        await session.close()
         fresh = not session.sent  # nothing was lost: the requests have not waited yet
-        self._waiting.extendleft(reversed(session.sent))
+        self._waiting.extendleft(reversed(session.sent.values()))
         session.sent.clear()
         assert session.error is not None
         error, pause = session.error, PAUSE_S[0]
@@ -400,23 +417,40 @@ class LedgerClient:
             pause = min(2 * pause, PAUSE_S[1])
 
     async def _connect(self) -> ClientSession:
-        pipe = await self._reach()
+        carrier = await self._reach()
         try:
-            if self._tls is not None and pipe.protocol != PROTOCOL:
-                raise Unavailable(f"{self.url} does not speak {PROTOCOL}", advice="Check the port.")
-            session = await self._negotiate(pipe)
+            session = await self._negotiate(carrier)
             self.connections += 1
             return session
         except BaseException:
-            await pipe.close()
+            await carrier.close()
             raise
 
-    async def _reach(self) -> TcpPipe:
-        return await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
+    async def _reach(self) -> Carrier:
+        if self._scheme == "grpc":
+            need_packages("grpc", "grpc", "grpc_health", "grpc_reflection", "grpc_status")
+            from ropewalk.ledger.remote.grpc_client import connect_grpc
 
-    async def _negotiate(self, pipe: TcpPipe) -> ClientSession:
-        cutter = FrameDecoder(MESSAGE_BYTES)
-        frames = FramePipe(pipe, cutter, frame, idle_s=self._idle_s)
+            assert self._files is not None
+            return await connect_grpc(
+                self._host, self._port, self._files, self._connect_s, check=self._check_certificate
+            )
+        pipe = await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
+        try:
+            self._check_certificate(pipe.certificate)
+            if self._tls is not None and pipe.protocol != PROTOCOL:
+                raise Unavailable(f"{self.url} does not speak {PROTOCOL}", advice="Check the port.")
+        except BaseException:
+            await pipe.close()
+            raise
+        return PipeCarrier(pipe, self._idle_s)
+
+    def _check_certificate(self, shown: Certificate | None) -> None:
+        """Raise for a server whose certificate was revoked."""
+        if self._revoked is not None:
+            self._revoked.check(shown)
+
+    async def _negotiate(self, carrier: Carrier) -> ClientSession:
         asked = advertise(
             self._key,
             self._able,
@@ -426,14 +460,12 @@ class LedgerClient:
         )
         opening = RemoteMessage("open", 0, {"channel": self.channel}, (asked.raw,))
         self._silences += self._tls is not None
-        await frames.send(pack_parts(opening.parts_out()))
-        raw = await frames.receive()
-        if raw is not None:
+        message = await carrier.open(opening)
+        if message is not None:
             self._silences = 0
         else:
             wants = "want tls://" if self._tls is None else "not accept your certificate"
             raise Unavailable(f"{self.url} closed the connection", advice=f"It may be full, or {wants}.")
-        message = parse_message(unpack_parts(raw, 3))
         if message.op == "problem" and len(message.parts) == 1:
             told = outcome_of(message.parts[0])
             raise told if isinstance(told, RopewalkError) else Invalid("message: a problem without one")
@@ -444,8 +476,7 @@ class LedgerClient:
         self._check_responder(agreed.public_key, message.facts.get("keys"))
         if agreement.transport != self._scheme:
             raise Invalid(f"message: {agreement.transport} was agreed on, over {self._scheme}")
-        cutter.limit = agreement.max_message_bytes
-        return ClientSession(pipe, frames, agreement, agreed.public_key, message.facts)
+        return carrier.session(agreement, agreed.public_key, message.facts)
 
     def _check_responder(self, key: PublicKey, proofs: Any) -> None:
         """Raise unless the responder's key is valid for the channel, by the trust file and the channel's key
@@ -463,15 +494,8 @@ class LedgerClient:
                 advice="Check the address, or use the trust file of its operator.",
             )
 
-    async def _leave(self, session: ClientSession) -> None:
-        if session.reading is not None:
-            session.reading.cancel()
-            await asyncio.gather(session.reading, return_exceptions=True)
-        with contextlib.suppress(RopewalkError):
-            await session.pipe.close()
-
     def _fail_all(self, error: RopewalkError) -> None:
-        requests = [*(self._session.sent if self._session is not None else ()), *self._waiting]
+        requests = [*(self._session.sent.values() if self._session is not None else ()), *self._waiting]
         self._waiting.clear()
         if self._session is not None:
             self._session.sent.clear()
@@ -480,7 +504,7 @@ class LedgerClient:
 
 
 def parse_address(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port of `tls://HOST:PORT` or `tcp://HOST:PORT`.
+    """Scheme, host and port of an address such as `tls://HOST:PORT`.
 
     >>> parse_address("tls://[::1]:7443")
     ('tls', '::1', 7443)
@@ -491,7 +515,7 @@ def parse_address(url: str) -> tuple[str, str, int]:
     except (ValueError, AttributeError, TypeError):
         scheme, host, port = "", None, None
     if (
-        scheme not in ("tls", "tcp")
+        scheme not in SCHEMES
         or not host
         or not port
         or found.path not in ("", "/")
@@ -500,6 +524,6 @@ def parse_address(url: str) -> tuple[str, str, int]:
     ):
         raise Usage(
             f"{str(url)[:200]!r} is not a ledger address",
-            advice="Write tls://HOST:PORT or tcp://HOST:PORT.",
+            advice="Write quic://HOST:PORT, grpc://HOST:PORT, tls://HOST:PORT or tcp://HOST:PORT.",
         )
     return scheme, host, port

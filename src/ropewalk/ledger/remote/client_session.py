@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import contextlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.messages import (
     PARTS_MAX,
     Op,
@@ -18,10 +19,10 @@ from ropewalk.ledger.remote.messages import (
     outcome_of,
     parse_message,
 )
-from ropewalk.ledger.remote.negotiate import Agreement
+from ropewalk.ledger.remote.negotiate import MESSAGE_BYTES, Agreement
 from ropewalk.net.frame_pipe import FramePipe
-from ropewalk.net.frames import pack_parts, unpack_parts
-from ropewalk.net.tcp import TcpPipe
+from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
+from ropewalk.net.pipe import Pipe
 
 
 class Request:
@@ -71,28 +72,98 @@ class Request:
         return last
 
 
+class Carrier(Protocol):
+    """A connection of one transport, before and after a session is on it."""
+
+    async def open(self, message: RemoteMessage) -> RemoteMessage | None:
+        """Send the advertisement, and return the answer; None if the server has closed the connection."""
+
+    def session(self, agreement: Agreement, responder: PublicKey, facts: dict[str, Any]) -> ClientSession:
+        """The session on this connection."""
+
+    async def close(self) -> None:
+        """End it; closing twice is no error."""
+
+
 @dataclass(slots=True)
 class ClientSession:
     """A connection with a session on it."""
 
-    pipe: TcpPipe
-    frames: FramePipe
+    carrier: Carrier
     agreement: Agreement
     responder: PublicKey
     facts: dict[str, Any]  # said when it was opened
     reading: asyncio.Task[None] | None = None
     number: int = 0
     error: RopewalkError | None = None
-    sent: deque[Request] = field(default_factory=deque)
+    sent: dict[int, Request] = field(default_factory=dict)  # by number, in order
+    ordered: ClassVar[bool] = True  # whether requests are answered in order
+
+    def request_of(self, message: RemoteMessage) -> Request:
+        """The request that a message answers."""
+        found = self.sent.get(message.number)
+        if found is None or (self.ordered and message.number != next(iter(self.sent))):
+            raise Invalid(f"message: an answer to {message.number}, which was not asked")
+        return found
+
+    def lane(self, raw: bytes) -> str | None:  # noqa: ARG002
+        """The lane an envelope travels in; those of one request share it."""
+        return None
+
+    def outcome(self, part: bytes) -> LedgerReceipt | RopewalkError:
+        """What became of an envelope."""
+        return outcome_of(part)
 
     async def send(self, message: RemoteMessage) -> None:
-        """Send a message as was agreed on."""
-        body = pack_parts(message.parts_out())
-        await self.frames.send(compress(body) if self.agreement.compression == "zstd" else body)
+        """Send a request as was agreed on."""
+        raise NotImplementedError
 
     async def receive(self) -> RemoteMessage | None:
         """The next message, None once the other side has ended."""
-        raw = await self.frames.receive(patient=True)
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End it."""
+        if self.reading is not None:
+            self.reading.cancel()
+            await asyncio.gather(self.reading, return_exceptions=True)
+        with contextlib.suppress(RopewalkError):
+            await self.carrier.close()
+
+
+class PipeCarrier:
+    """Frames over a pipe."""
+
+    def __init__(self, pipe: Pipe, idle_s: float) -> None:
+        self.pipe = pipe
+        self._cutter = FrameDecoder(MESSAGE_BYTES)
+        self.frames = FramePipe(pipe, self._cutter, frame, idle_s=idle_s)
+
+    async def open(self, message: RemoteMessage) -> RemoteMessage | None:
+        await self.frames.send(pack_parts(message.parts_out()))
+        raw = await self.frames.receive()
+        return None if raw is None else parse_message(unpack_parts(raw, 3))
+
+    def session(self, agreement: Agreement, responder: PublicKey, facts: dict[str, Any]) -> ClientSession:
+        self._cutter.limit = agreement.max_message_bytes
+        return FrameSession(self, agreement, responder, facts)
+
+    async def close(self) -> None:
+        await self.pipe.close()
+
+
+@dataclass(slots=True)
+class FrameSession(ClientSession):
+    """A session as frames over a pipe."""
+
+    carrier: PipeCarrier
+
+    async def send(self, message: RemoteMessage) -> None:
+        body = pack_parts(message.parts_out())
+        await self.carrier.frames.send(compress(body) if self.agreement.compression == "zstd" else body)
+
+    async def receive(self) -> RemoteMessage | None:
+        raw = await self.carrier.frames.receive(patient=True)
         if raw is None:
             return None
         body = (

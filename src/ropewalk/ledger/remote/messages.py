@@ -11,6 +11,7 @@ request, 0 concerns the whole session.
     settings                            settings   signer and policy of the channel
     blocks    from a height             block      lines of one block, from `first` on, of `lines`
                                         blocks     no more for now; continue at `height`
+    prove     an envelope's id          prove      the proof that it lies in a block
                                         problem    the error
 """
 
@@ -28,7 +29,9 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 
-Op = Literal["open", "opened", "append", "outcomes", "head", "settings", "blocks", "block", "problem"]
+Op = Literal[
+    "open", "opened", "append", "outcomes", "head", "settings", "blocks", "block", "prove", "problem"
+]
 PROTOCOL: Final = "ea-ledger/1"  # S4 §5, the name in TLS
 PARTS_MAX: Final = 8_192 + 2  # a block's envelopes, its record, and what is said about them
 ROOM: Final = 512  # maximum bytes of a message in addition to its parts

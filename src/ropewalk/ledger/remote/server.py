@@ -1,4 +1,4 @@
-"""Channels that others can append to and read from, over TCP with TLS, or plainly where that is asked for."""
+"""Channels that others can append to and read from: over TLS, gRPC and QUIC, or plain TCP where that is asked for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
@@ -19,6 +20,7 @@ from ropewalk.ledger.channel.settings import read_settings
 from ropewalk.ledger.envelope.adapt import resign
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
+from ropewalk.ledger.remote.conversation import Conversation, Peer
 from ropewalk.ledger.remote.messages import PROTOCOL
 from ropewalk.ledger.remote.negotiate import FEATURES, Capabilities, NegotiationAnswer
 from ropewalk.ledger.remote.server_session import LedgerSession
@@ -28,11 +30,26 @@ from ropewalk.ledger.versions.versions import LIFECYCLE, access, newest_version
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.log_rate_limit import LogRateLimit
-from ropewalk.net.tcp import TcpListener, TcpPipe, serve_tcp
+from ropewalk.net.refusals import need_packages
+from ropewalk.net.revocation import RevocationList
+from ropewalk.net.tcp import TcpPipe, serve_tcp
+from ropewalk.net.tls import TlsFiles, server_tls
 
 SESSIONS_MAX = 64  # at once; more are turned away
 
 _journal = logging.getLogger("ropewalk.ledger.remote")
+
+
+class Listening(Protocol):
+    """A port that takes sessions of one transport."""
+
+    port: int
+
+    def refuse(self) -> None:
+        """Take no more connections."""
+
+    async def close(self) -> None:
+        """End all connections."""
 
 
 class LedgerServer:
@@ -40,7 +57,9 @@ class LedgerServer:
 
     `keys` gives the keys of a channel, the newest first; it is called from threads. Without `channels`, all that exist
     are served; none is ever made. With `record`, what every session negotiated is sealed in that channel before the
-    session begins; clients may read it and append nothing.
+    session begins; clients may read it and append nothing. `grpc` and `quic` are addresses to listen on in addition,
+    with the certificates of `files`; without a `port` only these listen. `rights` narrows what a client may do, and
+    `leases` gives the doors to channels where another part of the process writes to them, too.
     """
 
     def __init__(
@@ -49,8 +68,11 @@ class LedgerServer:
         keys: Callable[[str], Sequence[SigningKey]],
         *,
         host: str = "127.0.0.1",
-        port: int = 0,
+        port: int | None = 0,
         tls: ssl.SSLContext | None = None,
+        files: TlsFiles | None = None,
+        grpc: tuple[str, int] | None = None,
+        quic: tuple[str, int] | None = None,
         plain: bool = False,
         channels: Sequence[str] | None = None,
         features: frozenset[str] = FEATURES,
@@ -60,36 +82,72 @@ class LedgerServer:
         limits: ConnectionLimits | None = None,
         linger_s: float = LINGER_S,
         now_ns: Callable[[], int] = time.time_ns,
+        rights: Callable[[Peer, str], frozenset[str]] | None = None,
+        leases: Callable[[str], WriterLease] | None = None,
     ) -> None:
-        if tls is None and not plain and not is_loopback(host):
+        if (grpc is not None or quic is not None) and files is None:
+            raise Usage(
+                "gRPC and QUIC need certificates: S4 asks for mutual TLS",
+                advice="Give --tls DIR, or --tls-cert, --tls-key and --client-ca; `ropewalk pki` makes them.",
+            )
+        if files is not None and tls is None and port is not None:
+            tls = server_tls(files, PROTOCOL)
+        if port is not None and tls is None and not plain and not is_loopback(host):
             raise Usage(
                 f"{host} is not a loopback address, and the connection would not be encrypted",
                 advice="Give --tls-cert, --tls-key and --client-ca, or ask for --plain.",
             )
         for channel in (*(channels or ()), *([record] if record is not None else [])):
             read_settings(home, channel)  # NotFound, now rather than later
-        self.host, self.port = host, port
-        self.sessions: set[LedgerSession] = set()
+        self.host, self.port = host, port or 0
+        self.sessions: set[Conversation] = set()
+        self._wanted = {"quic": quic, "grpc": grpc, self.transport_over(tls): port is not None}
+        self._files = files
+        self._revoked = (
+            RevocationList(files.crl, files.roots) if files is not None and files.crl is not None else None
+        )
+        self._rights = rights or (lambda _peer, _channel: FEATURES)
+        self._shared = leases
         self._home, self._keys, self._tls = home, keys, tls
         self._channels, self._features, self._record = channels, features, record
         self._idle_s, self._linger_s = idle_s, linger_s
         self._connections = limits or ConnectionLimits(sessions_max)
         self._now_ns = now_ns
         self._leases: dict[str, WriterLease] = {}
-        self._listening: TcpListener | None = None
+        self._listening: dict[str, Listening] = {}
         self._gone = asyncio.Event()
         self._refused = LogRateLimit(_journal.warning)
 
+    @staticmethod
+    def transport_over(tls: ssl.SSLContext | None) -> str:
+        """The name of the transport of frames over TCP."""
+        return "tcp" if tls is None else "tls"
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """What sessions travel over, the preferred one first."""
+        return tuple(name for name, wanted in self._wanted.items() if wanted)
+
     @property
     def transport(self) -> str:
-        """What sessions travel over."""
-        return "tcp" if self._tls is None else "tls"
+        """The transport of `url`: TCP or TLS where they are served."""
+        return self.transports[-1]
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where to connect to, by transport."""
+        return {name: self._url(name) for name in self.transports}
 
     @property
     def url(self) -> str:
         """Where to connect to."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.transport}://{host}:{self.port}"
+        return self._url(self.transport)
+
+    def _url(self, transport: str) -> str:
+        wanted = self._wanted[transport]
+        host = wanted[0] if isinstance(wanted, tuple) else self.host
+        port = self._listening[transport].port if transport in self._listening else self.port
+        return f"{transport}://{f'[{host}]' if ':' in host else host}:{port}"
 
     @property
     def address(self) -> dict[str, Any]:
@@ -102,21 +160,27 @@ class LedgerServer:
         return list(self._channels) if self._channels is not None else channels_of(self._home)
 
     async def __aenter__(self) -> LedgerServer:
-        self._listening = await self._listen()
-        self.port = self._listening.port
+        try:
+            for transport in self.transports:
+                self._listening[transport] = await self._listeners[transport]()
+        except BaseException:
+            await asyncio.gather(*(each.close() for each in self._listening.values()))
+            raise
+        self.port = self._listening[self.transport].port
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._listening is not None
-        self._listening.refuse()
+        for each in self._listening.values():
+            each.refuse()
         for session in list(self.sessions):
             session.stop()
         while self.sessions:
             self._gone.clear()
             await self._gone.wait()
-        await self._listening.close()
+        for each in self._listening.values():
+            await each.close()
         for lease in self._leases.values():
             await lease.close()
         self._refused.close()
@@ -133,13 +197,18 @@ class LedgerServer:
             )
         return self._lease(channel)
 
-    def capabilities(self, lease: WriterLease) -> Capabilities:
-        """What can be done on this connection: what we can, narrowed by the policy of the channel (S4 §5)."""
+    def capabilities(self, lease: WriterLease, transport: str) -> Capabilities:
+        """What can be done over a transport: what we can, narrowed by the policy of the channel (S4 §5).
+
+        All transports that are served are named, so that a client that could not reach a better one can tell.
+        """
         policy = lease.settings().policy
         now, table = self._now_ns(), read_lifecycle(self._home)
         open_now = open_minors(self._home, policy, now)
         pinned = {} if policy is None else policy.capability_matrix
-        able = Capabilities((self.transport,))
+        able = Capabilities(self.transports)
+        if transport == "grpc":  # it has its own framing, and compresses by its own means
+            able = replace(able, compression=("none",))
         ranges = sorted(tuple(map(int, minor.split("."))) for minor in open_now)
         known = {life.minor for life in LIFECYCLE}
         return Capabilities(
@@ -158,6 +227,17 @@ class LedgerServer:
             # Only the server writes to the record channel.
             features=self._features - {"append"} if lease.channel == self._record else self._features,
         )
+
+    def rights(self, peer: Peer, channel: str) -> frozenset[str]:
+        """What a client may do in a channel now. It is asked for every request, so that a revocation holds at once."""
+        if self._revoked is not None:
+            self._revoked.check(peer.certificate)
+        return self._rights(peer, channel)
+
+    def must_negotiate(self, lease: WriterLease) -> bool:
+        """Whether there are no defaults: the policy pins some, or what was negotiated is recorded."""
+        policy = lease.settings().policy
+        return self._record is not None or (policy is not None and bool(policy.capability_matrix))
 
     def now_ns(self) -> int:
         """The time."""
@@ -202,13 +282,27 @@ class LedgerServer:
         return asked if asked.replayed else agreed
 
     def _lease(self, channel: str) -> WriterLease:
+        if self._shared is not None:
+            return self._shared(channel)
         found = self._leases.get(channel)
         if found is None:
-            found = WriterLease(self._home, channel, self._keys, linger_s=self._linger_s)
+            found = WriterLease(self._home, channel, self._keys, linger_s=self._linger_s, now_ns=self._now_ns)
             self._leases[channel] = found
         return found
 
-    async def _listen(self) -> TcpListener:
+    @property
+    def _listeners(self) -> dict[str, Callable[[], Awaitable[Listening]]]:
+        return {"grpc": self._listen_grpc, "tls": self._listen, "tcp": self._listen}
+
+    async def _listen_grpc(self) -> Listening:
+        need_packages("grpc", "grpc", "grpc_health", "grpc_reflection", "grpc_status")
+        from ropewalk.ledger.remote.grpc_server import serve_grpc
+
+        wanted = self._wanted["grpc"]
+        assert self._files is not None and isinstance(wanted, tuple)
+        return await serve_grpc(self, wanted, self._files, self._connections.connections_max)
+
+    async def _listen(self) -> Listening:
         return await serve_tcp(
             self._accept,
             self.host,
@@ -219,7 +313,14 @@ class LedgerServer:
         )
 
     def _session(self, pipe: TcpPipe) -> LedgerSession:
-        return LedgerSession(self, pipe, idle_s=self._idle_s, certificate=pipe.certificate, slot=pipe.slot)
+        return LedgerSession(
+            self,
+            pipe,
+            transport=self.transport,
+            idle_s=self._idle_s,
+            certificate=pipe.certificate,
+            slot=pipe.slot,
+        )
 
     async def _accept(self, pipe: TcpPipe) -> None:
         session = self._session(pipe)
@@ -231,8 +332,12 @@ class LedgerServer:
         try:
             await session.run()
         finally:
-            self.sessions.discard(session)
-            self._gone.set()
+            self.leave(session)
+
+    def leave(self, session: Conversation) -> None:
+        """Forget a session that has ended."""
+        self.sessions.discard(session)
+        self._gone.set()
 
 
 def is_loopback(host: str) -> bool:

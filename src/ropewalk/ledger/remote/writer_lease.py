@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ropewalk.ledger.ingest.ports import Head
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.keys.rotate import open_sealing
+from ropewalk.ledger.proof.proof import Proof
 from ropewalk.net.threads import in_thread
 
 LINGER_S = 1.0
@@ -48,9 +50,10 @@ class WriterLease:
         keys: Callable[[str], Sequence[SigningKey]],
         *,
         linger_s: float = LINGER_S,
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.channel = channel
-        self._home, self._keys, self._linger_s = home, keys, linger_s
+        self._home, self._keys, self._linger_s, self._now_ns = home, keys, linger_s, now_ns
         self._opening = asyncio.Lock()
         self._opened: OpenLog | None = None
         self._served: ServedLog | None = None
@@ -106,6 +109,10 @@ class WriterLease:
             end = last if end is None else min(end, last)
         return await in_thread(self._read, start, end)
 
+    async def prove(self, envelope_id: bytes) -> Proof:
+        """The proof of one envelope; NotFound if it is not in the channel."""
+        return await in_thread(self._prove, envelope_id)
+
     async def close(self) -> None:
         """Close it once all callers have their answers."""
         if self._closing is not None:
@@ -146,7 +153,11 @@ class WriterLease:
 
     def _open(self) -> OpenLog:
         opened = open_sealing(
-            self._home, self.channel, lambda: self._keys(self.channel), wait_s=WRITER_WAIT_S
+            self._home,
+            self.channel,
+            lambda: self._keys(self.channel),
+            wait_s=WRITER_WAIT_S,
+            now_ns=self._now_ns,
         )
         if opened.torn is not None:
             _journal.warning("channel %s: cut %d bytes a crash had left", self.channel, opened.torn.size)
@@ -182,6 +193,10 @@ class WriterLease:
     def _read_head(self) -> Head:
         with open_channel(self._home, self.channel) as reading:
             return reading.head()
+
+    def _prove(self, envelope_id: bytes) -> Proof:
+        with open_channel(self._home, self.channel) as reading:
+            return reading.prove(envelope_id)
 
     def _read(self, start: int, end: int | None) -> list[Found]:
         found: list[Found] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,11 +12,10 @@ import click
 from ropewalk.cli.common.command import Command, counting, emit, parse_input, say
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
+from ropewalk.cli.common.tls_options import address_option, tls_files, tls_options
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    import ssl
-
     from ropewalk.kernel.keys import SigningKey
     from ropewalk.ledger.remote.server import LedgerServer
     from ropewalk.ledger.remote.sync_client import RemoteChannel
@@ -32,19 +30,18 @@ F = TypeVar("F", bound=Callable[..., Any])
     "serve",
     cls=Command,
     epilog="Examples:\n  ropewalk ledger serve --port 7400 --channel audit\n"
-    "  ropewalk ledger serve --host 0.0.0.0 --port 7400 --tls-cert cert.pem --tls-key key.pem --client-ca ca.pem\n",
+    "  ropewalk ledger serve --host 0.0.0.0 --port 7400 --tls-cert cert.pem --tls-key key.pem --client-ca ca.pem\n"
+    "  ropewalk ledger serve --grpc 0.0.0.0:7402 --tls pki/server\n",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
     "--port",
-    required=True,
     type=click.IntRange(0, 65535),
     metavar="P",
-    help="Port to listen on; 0 chooses a free one.",
+    help="Port of tls:// or tcp://; 0 chooses a free one.",
 )
-@click.option("--tls-cert", metavar="F", help="Certificate of the server, PEM.")
-@click.option("--tls-key", metavar="F", help="Private key of the server, PEM.")
-@click.option("--client-ca", metavar="F", help="CA certificates for client certificates, PEM.")
+@click.option("--grpc", metavar="HOST:PORT", help="Serve gRPC, too; needs certificates.")
+@tls_options("--client-ca", "clients")
 @click.option("--plain", is_flag=True, help="Serve without TLS, also on addresses other than loopback.")
 @click.option(
     "--channel",
@@ -67,10 +64,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 @connection_options(SESSIONS_MAX)
 def serve(
     host: str,
-    port: int,
-    tls_cert: str | None,
-    tls_key: str | None,
-    client_ca: str | None,
+    port: int | None,
+    grpc: str | None,
     plain: bool,
     channels: tuple[str, ...],
     append_only: bool,
@@ -79,8 +74,9 @@ def serve(
     idle: float,
     max_connections: int,
     max_per_address: int | None,
+    **certificates: Any,
 ) -> None:
-    """Serve channels to remote clients over mutual TLS.
+    """Serve channels to remote clients over mutual TLS: as frames over TCP, as gRPC, or both.
 
     Print one JSON line when it listens. Without certificates, listen on loopback only and reject restricted
     envelopes. Other commands can append to the channels while the server runs.
@@ -91,8 +87,10 @@ def serve(
 
     if append_only and read_only:
         raise click.UsageError("--append-only and --read-only exclude each other")
-    tls = _tls(tls_cert, tls_key, client_ca, "--tls-cert, --tls-key and --client-ca", server=True)
-    if tls is not None and plain:
+    if port is None and grpc is None:
+        raise click.UsageError("Missing option '--port' or '--grpc'.")
+    files = tls_files(certificates, "--client-ca")
+    if files is not None and plain:
         raise click.UsageError("--plain and certificates exclude each other")
     if plain and not is_loopback(host):
         say(f"warning: anyone who can reach {host} can read the channels and append to them, unencrypted")
@@ -102,7 +100,8 @@ def serve(
         keys_from_here(),
         host=host,
         port=port,
-        tls=tls,
+        files=files,
+        grpc=address_option(grpc, "--grpc"),
         plain=plain,
         channels=channels or None,
         features=FEATURES - closed,
@@ -144,6 +143,7 @@ async def run_ledger_server(server: LedgerServer) -> None:
             "url": served.url,
             **served.address,
             "transport": served.transport,
+            **({} if len(served.transports) == 1 else {"urls": served.urls}),
             "channels": served.channels,
         }
 
@@ -154,9 +154,7 @@ def _client_options(command: F) -> F:
     """Add the options of a command that connects to a server."""
     options = (
         click.option("--channel", required=True, metavar="C", help="Channel on the server."),
-        click.option("--tls-cert", metavar="F", help="With tls://: client certificate, PEM."),
-        click.option("--tls-key", metavar="F", help="With tls://: private key of the client, PEM."),
-        click.option("--server-ca", metavar="F", help="With tls://: CA certificates for the server, PEM."),
+        tls_options("--server-ca", "server"),
         click.option("--trust", metavar="F", help="Trust file with the accepted keys of the channel."),
         click.option("--key", metavar="NAME", help="Key for the negotiation (default: a temporary one)."),
         click.option("--compress", is_flag=True, help="Compress messages if the server supports it."),
@@ -181,14 +179,13 @@ def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool
     from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.ledger.remote.sync_client import connect_channel
 
-    own, key_file, roots = (options[name] for name in ("tls_cert", "tls_key", "server_ca"))
-    tls = _tls(own, key_file, roots, "--tls-cert, --tls-key and --server-ca", server=False)
+    files = tls_files(options, "--server-ca")
     trust, key, retry_s = options["trust"], options["key"], options["retry"]
     patient |= click.get_current_context().get_parameter_source("retry") is not ParameterSource.DEFAULT
     return connect_channel(
         url,
         channel,
-        tls=tls,
+        files=files,
         key=signing_key(key) if key is not None else None,
         trust=parse_input(trust, parse_trust) if trust is not None else None,
         compression=("zstd", "none") if options["compress"] else ("none", "zstd"),
@@ -196,20 +193,6 @@ def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool
         first_s=retry_s if patient else 0.0,
         told=lambda error: say(f"{printable(error.detail)}; retrying for {retry_s:g} s"),
     )
-
-
-def _tls(
-    certificate: str | None, key: str | None, roots: str | None, names: str, *, server: bool
-) -> ssl.SSLContext | None:
-    if certificate is None and key is None and roots is None:
-        return None
-    if certificate is None or key is None or roots is None:
-        raise click.UsageError(f"{names} must be given together: TLS is mutual")
-    from ropewalk.ledger.remote.messages import PROTOCOL
-    from ropewalk.net.tls import TlsFiles, client_tls, server_tls
-
-    files = TlsFiles(Path(certificate), Path(key), Path(roots))
-    return server_tls(files, PROTOCOL) if server else client_tls(files, PROTOCOL)
 
 
 @click.command(
@@ -233,7 +216,7 @@ def _tls(
 def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **options: Any) -> None:
     """Append envelopes to a channel at URL, and print the answers of `append`.
 
-    URL is tls://HOST:PORT, tcp://HOST:PORT or, on the same machine, mailbox:FOLDER.
+    URL is grpc://HOST:PORT, tls://HOST:PORT, tcp://HOST:PORT or, on the same machine, mailbox:FOLDER.
 
     No local repository is needed. After a lost connection, envelopes without an answer are sent again; an envelope that
     was recorded before gives its first receipt.

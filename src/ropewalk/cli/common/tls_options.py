@@ -1,0 +1,67 @@
+"""Certificates on the command line: one folder that `ropewalk pki issue` made, or a file for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ropewalk.net.tls import TlsFiles
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def tls_options(roots: str, whose: str) -> Callable[[F], F]:
+    """Add the options; `roots` is the name of the one for the other side's authority, `whose` the other side."""
+    options = (
+        click.option(
+            "--tls", metavar="DIR", help="Folder of `ropewalk pki issue`, instead of the four files."
+        ),
+        click.option("--tls-cert", metavar="F", help="Own certificate, PEM."),
+        click.option("--tls-key", metavar="F", help="Private key of the certificate, PEM."),
+        click.option(roots, "tls_roots", metavar="F", help=f"CA certificates for the {whose}, PEM."),
+        click.option(
+            "--crl", metavar="F", help="Revocation list of that CA, PEM; read again when it changes."
+        ),
+    )
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def tls_files(options: dict[str, Any], roots: str) -> TlsFiles | None:
+    """Take the options out of `options`; return the files they name, None for none."""
+    from ropewalk.net.tls import TlsFiles
+
+    folder, *parts, crl = (options.pop(name) for name in ("tls", "tls_cert", "tls_key", "tls_roots", "crl"))
+    if folder is not None:
+        if any(part is not None for part in parts):
+            raise click.UsageError("--tls and --tls-cert exclude each other")
+        place = Path(folder)
+        found = Path(crl) if crl is not None else place / "crl.pem"
+        own = [place / name for name in ("cert.pem", "key.pem", "ca.pem")]
+        return TlsFiles(*own, found if crl is not None or found.exists() else None)
+    if all(part is None for part in parts):
+        if crl is not None:
+            raise click.UsageError("--crl goes with certificates")
+        return None
+    if any(part is None for part in parts):
+        raise click.UsageError(f"--tls-cert, --tls-key and {roots} must be given together: TLS is mutual")
+    return TlsFiles(*map(Path, parts), Path(crl) if crl is not None else None)
+
+
+def address_option(value: str | None, option: str) -> tuple[str, int] | None:
+    """Parse HOST:PORT; an IPv6 address stands in brackets."""
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise click.UsageError(f"{option} must be HOST:PORT, got {value!r:.80}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
