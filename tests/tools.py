@@ -22,7 +22,11 @@ __all__ = ["REQUIRED", "install_npm_packages", "needs", "skip_or_fail"]
 REQUIRED = bool(os.environ.get("ROPEWALK_REQUIRE_TOOLS"))
 INSTALL_S = 420.0  # npm downloads packages and compiles SQLite; below the limit of the tests that wait for it
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = {ROOT / "tests/interop/node": "@canvas-js/gossiplog", ROOT / "bench/node": "@ipld/dag-cbor"}
+PEERS = {
+    ROOT / "tests/interop/node": "@canvas-js/gossiplog",
+    ROOT / "tests/interop/grpc_node": "@grpc/grpc-js",
+    ROOT / "bench/node": "@ipld/dag-cbor",
+}
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:

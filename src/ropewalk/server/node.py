@@ -23,6 +23,7 @@ from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.ledger.versions.lifecycle import version_to_write
+from ropewalk.net.revocation import RevocationList
 from ropewalk.net.threads import in_thread
 from ropewalk.server.append_queue import AppendQueue
 from ropewalk.server.auth.audit import CHANNEL as AUDIT_CHANNEL
@@ -68,6 +69,12 @@ class ServerNode:
         self.settings = settings
         self.metrics = Metrics()
         self.auth = Authenticator(settings.auth)
+        tls = settings.tls
+        self.revoked = (
+            RevocationList(tls.crl, tls.client_ca)
+            if tls is not None and tls.crl is not None and tls.client_ca is not None
+            else None
+        )
         self.limiter = RateLimiter(settings.requests_per_second, settings.burst)
         self.channel_keys = channel_keys
         self.signing_key = signing_key
@@ -184,10 +191,15 @@ class ServerNode:
         """Judge envelopes and seal them into the channel, which is made if its first envelope is good."""
         if channel not in self._doors:
             await self.read(self._find_channel, channel, raws)
-            self._doors.setdefault(channel, WriterLease(self.place.home, channel, self.channel_keys))
-        outcomes = await self._doors[channel].submit_many(raws)
+        outcomes = await self.door(channel).submit_many(raws)
         self.wake_stream()
         return outcomes
+
+    def door(self, channel: str) -> WriterLease:
+        """The one writer of a channel in this process."""
+        if channel not in self._doors:
+            self._doors[channel] = WriterLease(self.place.home, channel, self.channel_keys)
+        return self._doors[channel]
 
     async def record_act(self, act: str, actor: str, facts: dict[str, Any]) -> None:
         """Seal an administrative act into the audit channel, before it takes place."""

@@ -20,6 +20,7 @@ from ropewalk.net.refusals import listening
 from ropewalk.server.http.app import API, make_app
 from ropewalk.server.http.connections import StreamSockets, http_protocol
 from ropewalk.server.http.guard import Gate
+from ropewalk.server.ledger_transports import ledger_server
 from ropewalk.server.node import ServerNode
 from ropewalk.server.settings import Settings, TlsPaths
 from ropewalk.stream.serve.server import STREAM_PATH
@@ -47,14 +48,18 @@ async def serve(node: ServerNode, ready: Callable[[Facts], None], notify: Callab
     with contextlib.ExitStack() as stack:
         with listening(settings.host, settings.port):
             listener = stack.enter_context(bind(settings.host, settings.port))
-        async with node:
+        async with node, contextlib.AsyncExitStack() as closing:
+            channels = ledger_server(node)
+            if channels is not None:
+                await closing.enter_async_context(channels)
             server = _Server(_config(node), node)
             serving = asyncio.create_task(server.serve([listener]))
             stack.enter_context(_signals(server, notify))
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
             if not serving.done():
-                ready(addresses(settings, listener.getsockname()[1]))
+                urls = channels.urls if channels is not None else {}
+                ready(addresses(settings, listener.getsockname()[1]) | urls)
                 notify("READY=1")
             await serving
     notify("STATUS=stopped")

@@ -22,6 +22,7 @@ class TlsPaths:
     certificate: Path
     key: Path
     client_ca: Path | None = None
+    crl: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Settings:
     auth: Path | None = None
     tls: TlsPaths | None = None
     console: bool = True
+    grpc: tuple[str, int] | None = None
+    quic: tuple[str, int] | None = None
     otel: str | None = None  # base URL of an OTLP/HTTP collector
     hosts: tuple[str, ...] = ()  # names by which clients may call the server, in addition to its address
     origins: tuple[str, ...] = ()  # web pages that may use the API, in addition to our own

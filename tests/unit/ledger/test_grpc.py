@@ -164,14 +164,16 @@ def test_grpc_error_is_a_rich_status(tmp_path, authority):
 
 def test_grpc_session_is_bound_to_its_certificate(tmp_path, authority):
     async def main() -> None:
-        async with served(tmp_path, port=None, files=authority.files("server"), grpc=ANY) as server:
-            async with LedgerClient(server.url, "audit", files=authority.files("client")) as remote:
-                name = remote._newest().carrier.name  # type: ignore[attr-defined]
-                async with grpc_channel(server.url, authority.files("other")) as channel:
-                    with pytest.raises(grpc.aio.AioRpcError) as failed:
-                        await calls(channel)["Head"](pb.HeadRequest(session=pb.Session(id=name)))
-                    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
-                assert (await remote.head())["envelopes"] == 0
+        async with (
+            served(tmp_path, port=None, files=authority.files("server"), grpc=ANY) as server,
+            LedgerClient(server.url, "audit", files=authority.files("client")) as remote,
+            grpc_channel(server.url, authority.files("other")) as channel,
+        ):
+            name = remote._newest().carrier.name  # type: ignore[attr-defined]
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await calls(channel)["Head"](pb.HeadRequest(session=pb.Session(id=name)))
+            assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert (await remote.head())["envelopes"] == 0
 
     asyncio.run(main())
 

@@ -46,15 +46,16 @@ def tls_files(options: dict[str, Any], roots: str) -> TlsFiles | None:
             raise click.UsageError("--tls and --tls-cert exclude each other")
         place = Path(folder)
         found = Path(crl) if crl is not None else place / "crl.pem"
-        own = [place / name for name in ("cert.pem", "key.pem", "ca.pem")]
-        return TlsFiles(*own, found if crl is not None or found.exists() else None)
+        certificate, key, authority = (place / name for name in ("cert.pem", "key.pem", "ca.pem"))
+        return TlsFiles(certificate, key, authority, found if crl is not None or found.exists() else None)
     if all(part is None for part in parts):
         if crl is not None:
             raise click.UsageError("--crl goes with certificates")
         return None
     if any(part is None for part in parts):
         raise click.UsageError(f"--tls-cert, --tls-key and {roots} must be given together: TLS is mutual")
-    return TlsFiles(*map(Path, parts), Path(crl) if crl is not None else None)
+    certificate, key, authority = map(Path, parts)
+    return TlsFiles(certificate, key, authority, Path(crl) if crl is not None else None)
 
 
 def address_option(value: str | None, option: str) -> tuple[str, int] | None:

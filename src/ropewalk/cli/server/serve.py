@@ -14,6 +14,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit_line, parse_input, say, session
 from ropewalk.cli.common.locations import here, login, named_writer, sealing_key, signing_key
+from ropewalk.cli.common.tls_options import address_option
 from ropewalk.errors import Unavailable
 from ropewalk.kernel.terminal_text import printable
 
@@ -68,6 +69,10 @@ def need_server() -> None:
     envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
     help="Send traces and metrics to this OTLP/HTTP collector, as http://127.0.0.1:4318.",
 )
+@click.option(
+    "--crl", metavar="F", help="Revocation list of that authority (PEM); read again when it changes."
+)
+@click.option("--grpc", metavar="HOST:PORT", help="Serve channels over gRPC, too; needs the three files.")
 @click.option("--no-console", is_flag=True, help="Serve no web page.")
 @click.option(
     "--log-format",
@@ -133,16 +138,20 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
         raise click.UsageError("--tls-cert and --tls-key go together")
     if options["client_ca"] is not None and options["tls_cert"] is None:
         raise click.UsageError("--client-ca needs --tls-cert and --tls-key")
+    if options["crl"] is not None and options["client_ca"] is None:
+        raise click.UsageError("--crl needs --client-ca")
     tls = None
     if options["tls_cert"] is not None:
         client_ca = Path(options["client_ca"]) if options["client_ca"] is not None else None
-        tls = TlsPaths(Path(options["tls_cert"]), Path(options["tls_key"]), client_ca)
+        crl = Path(options["crl"]) if options["crl"] is not None else None
+        tls = TlsPaths(Path(options["tls_cert"]), Path(options["tls_key"]), client_ca, crl)
     return Settings(
         host=options["host"],
         port=options["port"],
         auth=Path(options["auth"]) if options["auth"] is not None else None,
         tls=tls,
         console=not options["no_console"],
+        grpc=address_option(options["grpc"], "--grpc"),
         otel=options["otel"],
         **found,
     )

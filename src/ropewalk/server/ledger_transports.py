@@ -1,0 +1,67 @@
+"""Channels of a node over gRPC and QUIC: the sessions of `ledger serve`, with the identities and rights of the node."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from ropewalk.errors import RateLimited, Unavailable, Usage
+from ropewalk.ledger.remote.conversation import Peer
+from ropewalk.ledger.remote.negotiate import FEATURES
+from ropewalk.ledger.remote.server import LedgerServer, is_loopback
+from ropewalk.net.admission import ConnectionLimits
+from ropewalk.net.tls import TlsFiles
+from ropewalk.server.http.guard import credentials_of
+from ropewalk.server.node import ServerNode
+
+SESSIONS_MAX = 256  # at once, of all clients
+
+
+def ledger_server(node: ServerNode) -> LedgerServer | None:
+    """Return what serves channels over the transports that were asked for; None without any."""
+    settings = node.settings
+    wanted = {"--grpc": settings.grpc, "--quic": settings.quic}
+    named = [name for name, address in wanted.items() if address is not None]
+    if not named:
+        return None
+    tls = settings.tls
+    if tls is None or tls.client_ca is None:
+        raise Usage(
+            f"{named[0]} needs --tls-cert, --tls-key and --client-ca: S4 asks for mutual TLS",
+            advice="`ropewalk pki` makes certificates.",
+        )
+    for name, address in wanted.items():
+        if address is not None and settings.auth is None and not is_loopback(address[0]):
+            raise Usage(
+                f"{name} {address[0]} serves other machines and needs --auth FILE",
+                advice="Make identities with `ropewalk auth add NAME --right LOG:ACTION`.",
+            )
+    return LedgerServer(
+        node.place.home,
+        node.channel_keys,
+        port=None,
+        files=TlsFiles(tls.certificate, tls.key, tls.client_ca, tls.crl),
+        grpc=settings.grpc,
+        quic=settings.quic,
+        limits=ConnectionLimits(SESSIONS_MAX),
+        rights=partial(rights_of, node),
+        leases=node.door,
+    )
+
+
+def rights_of(node: ServerNode, peer: Peer, channel: str) -> frozenset[str]:
+    """What a client may do in a channel, by the auth file as it is now; Denied for one that may do nothing there."""
+    if node.draining:
+        raise Unavailable("the server is stopping")
+    shown = [peer.token.encode()] if peer.token is not None else []
+    identity = node.auth.identify(
+        credentials_of(shown, peer.certificate.der if peer.certificate is not None else None)
+    )
+    wait_s = node.limiter.wait_s(identity.name, time.monotonic())
+    if wait_s:
+        raise RateLimited(f"{identity.name} sends too many requests; wait {wait_s:.1f} s")
+    log = f"ledger/{channel}"
+    if not identity.may("append", log):
+        identity.require("read", log)
+    allowed = frozenset(act for act in ("append", "read") if identity.may(act, log))
+    return (FEATURES - {"append", "read"}) | allowed
