@@ -35,7 +35,7 @@ class ChannelSource:
         self._at: Record | None = None  # the last block that was read
 
     def is_current(self) -> bool:
-        """Always: each block names the one below it, and is compared with what was read."""
+        """Return True: each block names the one below it, and is compared with what was read."""
         return True
 
     def skip(self) -> int:
@@ -55,7 +55,7 @@ class ChannelSource:
         return count if self._last is not None else 0
 
     def copies(self, until_ms: int | None) -> Iterator[EventCopy | RefusedCopy]:
-        """Every envelope from where the last call ended, once its block has passed every check."""
+        """Yield every envelope from where the last call ended, once its block has passed every check."""
         settings, trust = self._channel.settings, self._channel.trust()  # which learns on, block by block
         for record in self._records():
             found: list[tuple[Header, int, Envelope]] = []
@@ -81,7 +81,7 @@ class ChannelSource:
             self._last = None
 
     def waiting(self) -> int:
-        """How many envelopes there are beyond what was copied."""
+        """Return how many envelopes there are beyond what was copied."""
         return sum(len(record.lines) - 1 for record in self._records())
 
     def remember(self, is_current: Callable[[], bool]) -> None:
@@ -122,7 +122,7 @@ class ChannelSource:
         self._span = whole
 
     def _seen_before(self, found: Sequence[tuple[Header, int, Envelope]]) -> int:
-        """How many envelopes of the block were mirrored before; a block that is another than then is refused."""
+        """Return how many envelopes of the block were mirrored before; a block that is another than then is refused."""
         assert self._last is not None
         index = _said(self._last, "index")
         known = found[index] if isinstance(index, int) and 0 <= index < len(found) else None

@@ -76,7 +76,7 @@ def to_headers(event: CloudEvent) -> tuple[dict[str, str], bytes]:
 
 
 def is_cloudevent(headers: Mapping[str, str]) -> bool:
-    """Whether the headers (names in lower case) announce a CloudEvent in either mode."""
+    """Return whether the headers (names in lower case) announce a CloudEvent in either mode."""
     return _media(headers) == STRUCTURED or f"{PREFIX}specversion" in headers
 
 

@@ -40,7 +40,7 @@ Withheld = Literal["confidential", "deep", "detached", "private", "restricted", 
 
 
 def ulid_of(header: Header, index: int) -> Ulid:
-    """The ULID of the event that mirrors the envelope at an index of a block.
+    """Return the ULID of the event that mirrors the envelope at an index of a block.
 
     >>> from dataclasses import replace
     >>> block = Header("audit", 7, bytes(32), bytes(32), 1_700_000_000_123_456_789, bytes(32), 3)
@@ -58,7 +58,7 @@ def ulid_of(header: Header, index: int) -> Ulid:
 
 
 def channel_mark(channel: str) -> int:
-    """What ULIDs of one channel's events have in common.
+    """Return what ULIDs of one channel's events have in common.
 
     >>> hex(channel_mark("audit"))
     '0x660bb4'
@@ -76,7 +76,7 @@ def mark_of(name: Ulid) -> int:
 
 
 def withheld(envelope: Envelope, policy: PrivacyPolicy | None = None) -> Withheld | None:
-    """Why the payload must not be shown in a git log; None if it may be."""
+    """Return why the payload must not be shown in a git log; None if it may be."""
     if envelope.level == "confidential" or envelope.level == "restricted":
         return envelope.level
     if envelope.is_detached:
@@ -91,7 +91,7 @@ def withheld(envelope: Envelope, policy: PrivacyPolicy | None = None) -> Withhel
 def document_of(
     header: Header, index: int, envelope: Envelope, ns: str, policy: PrivacyPolicy | None = None
 ) -> dict[str, Any]:
-    """The event that mirrors an envelope at its place, to be recorded under a namespace.
+    """Return the event that mirrors an envelope at its place, to be recorded under a namespace.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> from ropewalk.ledger.envelope.envelope import build
@@ -128,7 +128,7 @@ def document_of(
 
 
 def _is_deep(envelope: Envelope) -> bool:
-    """Whether a payload that fits its envelope does not fit the event, which holds it one step further in."""
+    """Return whether a payload that fits its envelope does not fit the event, which holds it one step further in."""
     if envelope.raw.count(b"[") + envelope.raw.count(b"{") < jcs.DEPTH_MAX:  # of nearly all, this is enough
         return False
     try:

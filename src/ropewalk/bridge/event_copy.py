@@ -67,7 +67,7 @@ class MirrorResult:
 
 
 def copy_of(repo: Repo, event: Event, origin: str, source: Layout, target: Layout, topic: str) -> EventCopy:
-    """An event of one log as it may stand in another, or a refusal that names it.
+    """Return an event of one log as it may stand in another, or a refusal that names it.
 
     What was recorded is not judged again: no rule about secrets or private data could change it without changing its
     bytes. It must fit the other layout as it is, in canonical bytes, under the namespace it names.

@@ -46,12 +46,12 @@ class MirrorTarget:
         return self.log.lines.line(self.layout, self.topic, must_exist=False)
 
     def head(self) -> tuple[str, str | None]:
-        """Its ref, and the commit that is at."""
+        """Return its ref and the commit at it."""
         ref = self.layout.head_ref(self.topic)
         return ref, self.log.store.head(ref)
 
     def newest(self) -> tuple[Ulid, str] | None:
-        """The event at its head, and the commit."""
+        """Return the event at its head, and the commit."""
         line = self.line()
         return next(
             ((place.ulid, place.commit) for place in line.span(max(0, line.count - 1), line.count)), None
@@ -86,19 +86,19 @@ class MirrorSource(Protocol):
     """A log that is copied from, and how far it was."""
 
     def is_current(self) -> bool:
-        """Whether the last event that was taken is still there, in its place."""
+        """Return whether the last event that was taken is still there, in its place."""
 
     def skip(self) -> int:
         """Begin anew, and pass over what the target holds already; how much that was, where it is known."""
 
     def copies(self, until_ms: int | None) -> Iterator[EventCopy | RefusedCopy]:
-        """What came since, in order; up to a time, where there is one, or up to the first that is refused."""
+        """Yield what came since, in order; up to a time, where there is one, or up to the first that is refused."""
 
     def waiting(self) -> int:
-        """How many events there are beyond what was copied."""
+        """Return how many events there are beyond what was copied."""
 
     def remember(self, is_current: Callable[[], bool]) -> None:
-        """All that was taken has arrived: the next who asks may begin here, if no log is another than it was."""
+        """Record that all taken events have arrived, so that the next run can begin here if no log was rewritten."""
 
 
 class LogSource:
@@ -114,7 +114,7 @@ class LogSource:
         self._pair = layout.head_ref(topic), target.layout.head_ref(target.topic)
 
     def is_current(self) -> bool:
-        """Whether all we looked at is still there: a history that was accepted may be another one."""
+        """Return whether all we looked at is still there: a history that was accepted may be another one."""
         line = self._line()
         return all(_holds(line, *each) for each in ((self._height, self._last), self._looked))
 
@@ -135,7 +135,7 @@ class LogSource:
         return self._height
 
     def copies(self, until_ms: int | None) -> Iterator[EventCopy | RefusedCopy]:
-        """Every event from where the last call ended."""
+        """Yield every event from where the last call ended."""
         log, line = self._target.log, self._line()
         while not self.is_current():  # it was exchanged since
             self.skip()
@@ -155,7 +155,7 @@ class LogSource:
             yield made
 
     def waiting(self) -> int:
-        """How many events there are beyond what was copied."""
+        """Return how many events there are beyond what was copied."""
         return self._line().count - self._height
 
     def remember(self, is_current: Callable[[], bool]) -> None:
@@ -297,7 +297,7 @@ def _parse(name: str) -> tuple[Layout | None, str]:
 
 
 def _holds(line: IndexedLog, height: int, commit: str | None) -> bool:
-    """Whether the event below a height is the one of that commit; so are then all below it."""
+    """Return whether the event below a height is the one of that commit; so are then all below it."""
     below = line.span(height - 1, height) if 0 < height <= line.count else ()
     return [place.commit for place in below] == ([] if commit is None else [commit])
 

@@ -27,7 +27,7 @@ class MirrorMark(NamedTuple):
     copy: str  # its commit in the target
 
     def find(self, source: IndexedLog, target: IndexedLog) -> int | None:
-        """The height of the copy in the target, if both logs still hold what the mark names; else None."""
+        """Return the height of the copy in the target, if both logs still hold what the mark names; else None."""
         if not 0 < self.height <= source.count:
             return None
         (last,) = source.span(self.height - 1, self.height)
@@ -43,7 +43,7 @@ class MirrorMarks:
         self._folder, self._disk = folder, disk
 
     def get(self, source: str, target: str) -> MirrorMark | None:
-        """The mark of a source (its ref) in a target; None if there is none, or nothing that can be read."""
+        """Return the mark of a source (its ref) in a target; None if there is none, or nothing that can be read."""
         with contextlib.suppress(OSError, ValueError):
             said = json.loads(self._path(source, target).read_bytes())
             fields: list[Any] = [said.get(name) for name in FIELDS] if isinstance(said, dict) else []

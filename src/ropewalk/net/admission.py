@@ -169,7 +169,7 @@ class Admission:
             self._drop([slot], f"the handshake was not done within {self.limits.handshake_s:g} s")
 
     def counts(self, slot: ConnectionSlot) -> bool:
-        """Whether a connection is counted; see `ConnectionSlot.counted`."""
+        """Return whether a connection is counted; see `ConnectionSlot.counted`."""
         return slot in self._opening or slot in self._quiet or slot in self._settled
 
     def forget(self, slot: ConnectionSlot) -> None:

@@ -50,13 +50,13 @@ class FramePipe:
         return self._cutter.held
 
     async def receive(self, *, patient: bool = False) -> bytes | None:
-        """The next frame, or None at the end. A patient reader waits for ever for a frame to begin."""
+        """Return the next frame, or None at the end. A patient reader waits for ever for a frame to begin."""
         if not self._ready:
             await self._fill(patient)
         return self._ready.pop(0) if self._ready else None
 
     async def receive_some(self) -> list[bytes]:
-        """All frames that have come, at least one; none at the end."""
+        """Return all frames that have come, at least one; none at the end."""
         if not self._ready:
             await self._fill(True)
         some, self._ready = self._ready, []

@@ -11,7 +11,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def frame(raw: bytes) -> bytes:
-    """Bytes after their length.
+    """Return bytes behind their length.
 
     >>> frame(b"abc")
     b'\\x00\\x00\\x00\\x03abc'
@@ -57,7 +57,7 @@ class FrameDecoder:
 
 
 def pack_parts(parts: Sequence[bytes]) -> bytes:
-    """The parts side by side, each after its length.
+    """Return the parts side by side, each after its length.
 
     >>> unpack_parts(pack_parts([b"a", b""]), 2)
     [b'a', b'']
@@ -66,7 +66,7 @@ def pack_parts(parts: Sequence[bytes]) -> bytes:
 
 
 def unpack_parts(raw: bytes, count_max: int) -> list[bytes]:
-    """The parts a frame is made of; refused where they do not fill it exactly.
+    """Return the parts a frame is made of; refused where they do not fill it exactly.
 
     >>> unpack_parts(b"\\0\\0\\0\\2a", 1)
     Traceback (most recent call last):

@@ -14,7 +14,7 @@ class Pipe(Protocol):
     name: str  # who is at the other end, for people
 
     async def receive(self) -> bytes:
-        """The next bytes, as many as came; none at the end."""
+        """Return the next bytes, as many as came; none at the end."""
 
     async def send(self, data: bytes) -> None:
         """Send bytes; returns when there is room for more."""

@@ -35,7 +35,7 @@ def connecting(url: str, timeout_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[None]:
-    """Within, a port is being opened: Unavailable if it cannot be had."""
+    """Raise Unavailable if a port cannot be opened within."""
     try:
         yield
     except OSError as error:

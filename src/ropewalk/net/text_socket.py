@@ -55,7 +55,7 @@ class TextSocket:
         self.slot = slot  # as the server counts it that accepted the connection
 
     async def receive(self) -> str | bytes | None:
-        """The next message, None once the connection is closed."""
+        """Return the next message, None once the connection is closed."""
         try:
             return await self._socket.recv()
         except ConnectionClosed:

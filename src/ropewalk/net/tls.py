@@ -39,7 +39,7 @@ class Certificate:
 
 
 def certificate_of(tls: ssl.SSLObject) -> Certificate | None:
-    """The certificate that the other side showed."""
+    """Return the certificate that the other side showed."""
     raw = tls.getpeercert(binary_form=True)
     return None if raw is None else certificate_from(raw)
 

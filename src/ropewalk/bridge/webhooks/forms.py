@@ -53,7 +53,7 @@ def sign(secret: bytes, timestamp: int, body: bytes) -> str:
 def check_signature(
     secret: bytes, headers: Mapping[str, str], body: bytes, now_s: int, tolerance_s: int = 300
 ) -> bool:
-    """Whether a received delivery is signed with the secret and not older than the tolerance; for receivers."""
+    """Return whether a received delivery is signed with the secret and not older than the tolerance; for receivers."""
     said = {name.lower(): value for name, value in headers.items()}
     stamp = said.get("x-gatos-timestamp", "")
     if not stamp.isdecimal() or len(stamp) > 12 or abs(now_s - int(stamp)) > tolerance_s:

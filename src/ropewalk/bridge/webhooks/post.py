@@ -69,7 +69,7 @@ def _resolve(host: str, port: int, allow_private: bool) -> str | None:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is on the public internet: not loopback, private, link-local, multicast or reserved.
+    """Return whether an address is on the public internet: not loopback, private, link-local, multicast or reserved.
 
     >>> [is_public(each) for each in ("93.184.215.14", "127.0.0.1", "10.1.2.3", "169.254.169.254", "::ffff:10.0.0.1")]
     [True, False, False, False, False]

@@ -70,7 +70,7 @@ def _label(payload: dict[str, str]) -> str:
 
 
 def _lie(stage: Stage, target: GossipLog, source: GossipLog) -> None:
-    """A peer that changes a word on the way is cut off."""
+    """Show that a peer that changes a word is refused."""
 
     def ask(request: SyncRequest) -> SyncResponse:
         with source.view() as view:

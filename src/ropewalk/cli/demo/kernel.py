@@ -55,7 +55,7 @@ def run(stage: Stage) -> None:
 def decisions(
     key: SigningKey, body: bytes, signature: bytes, path: Sequence[bytes], root: bytes
 ) -> dict[str, Callable[[], None]]:
-    """The two trust decisions about event 2, by the name of their step."""
+    """Return the two trust decisions about event 2, by the name of their step."""
     return {
         "signature": lambda: key.public.verify(body, signature),
         "inclusion": lambda: merkle.verify_inclusion(tagged(Tag.ENVELOPE, body), 1, len(EVENTS), path, root),

@@ -146,7 +146,7 @@ def _tables(stage: Stage, place: RepositoryPaths, spark: Any) -> None:
 
 
 def _take_in(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
-    """Logs into tables, once; then a question to them."""
+    """Load logs into tables, once, and query them."""
     from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.jobs.ingest import Ingest
     from ropewalk.pipeline.tables.sql import ask
@@ -175,7 +175,7 @@ def _take_in(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Wareho
 
 
 def _verify(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
-    """Every log from end to end."""
+    """Verify every log from end to end."""
     from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.jobs.verify import verify_logs
 
@@ -235,7 +235,7 @@ def _states(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
 
 
 def _upkeep(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
-    """Fewer files, signed summaries, and how fresh the evidence is."""
+    """Compact files, sign summaries, and measure how fresh the evidence is."""
     import pyarrow as pa
 
     from ropewalk.cli.pipeline.running import now_ms

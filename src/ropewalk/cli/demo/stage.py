@@ -27,27 +27,27 @@ class Stage:
     made: dict[str, str] = field(default_factory=dict)
 
     def heading(self, text: str) -> None:
-        """The name of what comes next."""
+        """Print the name of the next part."""
         self.say("")
         self.say(click.style(text, bold=True))
 
     def say(self, text: str) -> None:
-        """One line of talk."""
+        """Print one line."""
         if self.quiet:
             say(text)
         else:
             click.echo(text)
 
     def show(self, label: str, value: object) -> None:
-        """A fact with its name in front."""
+        """Print a fact behind its name."""
         self.say(f"  {label:<14}{value}")
 
     def good(self, text: str) -> None:
-        """Something held that should hold."""
+        """Print what was verified."""
         self.say(f"  {click.style('✓', fg='green')} {text}")
 
     def refused(self, text: str) -> None:
-        """Something was refused that should be refused."""
+        """Print what was refused."""
         self.say(f"  {click.style('✗', fg='red')} {text}")
 
 

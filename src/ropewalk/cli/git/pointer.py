@@ -185,7 +185,7 @@ def ls() -> None:
 
 
 def _opening_key(name: str) -> SealingKey:
-    """The key a pointer was sealed with; a new one of that name would not open it."""
+    """Return the key a pointer was sealed with; a new one of that name would not open it."""
     from ropewalk.errors import NotFound, Unavailable
 
     try:

@@ -285,7 +285,7 @@ def status(warehouse: Path, source: Path | None, limit: int) -> None:
 
 
 def _progress_of(batches: list[Manifest], source: Path) -> list[dict[str, Any]]:
-    """How many entries of every log are recorded, and how many there are now."""
+    """Return how many entries of every log are recorded, and how many there are now."""
     from ropewalk.pipeline.source.offsets import Offset
     from ropewalk.pipeline.source.query import make_query
 

@@ -31,7 +31,7 @@ source_option = click.option(
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--master` and `--remote`."""
+    """Add the options `--master` and `--remote`."""
     remote = click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:port.")
     master = click.option(
         "--master", default="local[*]", show_default=True, metavar="URL", help="local[n], spark://host:port …"
@@ -41,7 +41,7 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> Iterator[SparkSession]:
-    """A Spark session for one command. Only here the environment is read."""
+    """Yield a Spark session for one command. Only this function reads the environment."""
     from ropewalk.pipeline.launch.launch import Setting, require_spark, stop
     from ropewalk.pipeline.launch.shipping import launch_equipped
 
@@ -96,7 +96,7 @@ def _memory_mb(named: str | None, otherwise: int) -> int:
 
 
 def cache_folder() -> Path:
-    """Where things live that may be thrown away: `$ROPEWALK_CACHE`, else in the user's cache directory."""
+    """Return where things live that may be thrown away: `$ROPEWALK_CACHE`, else in the user's cache directory."""
     named = os.environ.get("ROPEWALK_CACHE")
     if named:
         return Path(named)
@@ -148,5 +148,5 @@ def recorded(warehouse: Warehouse, job: str) -> Iterator[dict[str, Any]]:
 
 
 def now_ms() -> int:
-    """The time."""
+    """Return the time."""
     return time.time_ns() // 1_000_000

@@ -27,7 +27,7 @@ from ropewalk.kernel.digest import Tag, tagged
 
 
 def _place(repo: Journals, target: ImportTarget, journal: Journal, oid: Oid) -> Oid | None:
-    """Our commit of a source commit."""
+    """Return our commit of a source commit."""
     if oid in journal.places:
         return journal.places[oid]
     event = find_imported(repo, target, journal, oid)
@@ -43,7 +43,7 @@ def _place(repo: Journals, target: ImportTarget, journal: Journal, oid: Oid) -> 
 def import_anchors(
     repo: Journals, target: ImportTarget, journals: Sequence[Journal], report: ImportReport
 ) -> None:
-    """Anchors of journals become anchors of their logs, once."""
+    """Import anchors of journals as anchors of their logs, once."""
     by_env = {(journal.root, journal.env): journal for journal in journals}
     for root in ROOTS:
         for ref, head in heads_below(repo, f"{root}anchors/", report):
@@ -77,7 +77,7 @@ def import_anchors(
 def import_notes(
     repo: Journals, target: ImportTarget, journals: Sequence[Journal], note: Note | None, report: ImportReport
 ) -> None:
-    """Notes on entries of journals are hung on the events they became."""
+    """Attach notes on entries of journals to the events made from them."""
     for root in ROOTS:
         homes = {oid: journal for journal in journals if journal.root == root for oid in journal.chain}
         for ref in note_refs(root):

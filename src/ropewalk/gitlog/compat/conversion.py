@@ -49,7 +49,7 @@ class Problem:
 
 
 def ulid_of(oid: str, time_s: int, last: Ulid | None) -> Ulid:
-    """The ULID of an imported commit: its committer's second, and chance that is a digest of its id.
+    """Return the ULID of an imported commit: its committer's second, and chance that is a digest of its id.
 
     >>> ulid_of("0" * 40, 1700000000, None)
     '01HF7YAT00WDSCBD7V3YSKGB8K'
@@ -67,7 +67,7 @@ def ulid_of(oid: str, time_s: int, last: Ulid | None) -> Ulid:
 
 
 def source_of(event: Event) -> tuple[str, str] | None:
-    """The journal ref and commit an event was imported from, None for events of our own."""
+    """Return the journal ref and commit an event was imported from, None for events of our own."""
     if b'"profile":"%s"' % PROFILE.encode() not in event.raw:
         return None
     source = event.payload.get("source")
@@ -129,7 +129,7 @@ class EntryReader:
         self._rosters: dict[str, Roster | None] = {}
 
     def event(self, oid: Oid, tip: Tip, problems: list[Problem]) -> tuple[EncodedEnvelope, Draft]:
-        """The event of an entry, to stand on a tip."""
+        """Return the event of an entry, to stand on a tip."""
         entry = parse_entry(oid, get_object(self.repo, oid, "commit"))
         odd = [*entry.problems, *self._place_oddities(entry)]
         sealed, document, trailer = self._ascarried_by(entry, tip, odd) or self._as_entry(entry, tip, odd)
@@ -244,5 +244,5 @@ def _read_roster(repo: Journals, trust: str) -> Roster | None:
 
 
 def kept_signature(person: GitSignature) -> GitSignature:
-    """A person with a time git's own fsck takes."""
+    """Return a person with a time git's own fsck takes."""
     return person if person.time_s >= 0 else GitSignature(person.name, person.mail, 0, person.zone)

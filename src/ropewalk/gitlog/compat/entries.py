@@ -78,7 +78,7 @@ def slug(env: str) -> str:
 
 
 def parse_entry(oid: Oid, raw: bytes) -> CompatEntry:
-    """An entry from the bytes of its commit; nothing in it is fatal."""
+    """Return an entry from the bytes of its commit; nothing in it is fatal."""
     commit, problems = _commit(raw)
     before = len(problems)
     text = _text(commit, problems)
@@ -180,7 +180,7 @@ def _text(commit: Commit, problems: list[str]) -> str:
 
 
 def _trailer(text: str, problems: list[str]) -> tuple[dict[str, Any] | None, bool]:
-    """The last line that starts with `---` counts; earlier ones are tried where nothing readable follows it."""
+    """Read the JSON behind the last line that starts with `---`, or behind an earlier one if that is unreadable."""
     lines = text.split("\n")
     separators = [at for at, line in enumerate(lines) if line.startswith("---")][-SEPARATORS_MAX:]
     if not separators:

@@ -93,7 +93,7 @@ def export_journal(repo: Journals, target: ImportTarget, topic: str, env: str | 
 
 
 def format_entry(trailer: Mapping[str, Any], parent: str | None) -> str:
-    """The message of an entry: six lines for people, the separator, and the trailer as `jq -S` prints it."""
+    """Return the message of an entry: six lines for people, the separator, and the trailer as `jq -S` prints it."""
     what, where, why, when = (trailer[name] for name in ("what", "where", "why", "when"))
     artifact = f" {_line(what['artifact'])}" if what.get("artifact") else ""
     places = [where.get(name) for name in ("region", "cluster", "namespace")]
@@ -115,7 +115,7 @@ def format_entry(trailer: Mapping[str, Any], parent: str | None) -> str:
 
 
 def _env_of(target: ImportTarget, topic: str) -> str:
-    """The environment a log came from, else its own name."""
+    """Return the environment a log came from, else its own name."""
     for event in target.events(topic, 0):
         source = source_of(event)
         if source is not None:
@@ -227,7 +227,7 @@ def _entry(
 def _compat_trailer(
     native: Mapping[str, Any], found: Mapping[str, Any], event: Event, commit: Commit, env: str
 ) -> dict[str, Any]:
-    """Every field the bash tool writes, from what the log knows; `found` is the trailer an import kept."""
+    """Return every field the bash tool writes, from what the log knows; `found` is the trailer an import kept."""
 
     def part(name: str) -> dict[str, Any]:
         given = {**_object(native.get(name)), **_object(found.get(name))}
@@ -265,7 +265,7 @@ def _compat_trailer(
 
 
 def _move_anchor(repo: Journals, topic: str, journal: _Journal, report: ExportReport) -> None:
-    """A compat anchor is a bare ref; it follows the newest anchor of the log."""
+    """Move the compat anchor, a bare ref, to the newest anchor of the log."""
     try:
         newest = next(anchors(repo, SHIPLOG, topic), None)
     except RopewalkError as error:
@@ -311,7 +311,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _whole(seconds: object) -> int:
-    """The bash tool counts whole seconds."""
+    """Return whole seconds, as the bash tool counts them."""
     return int(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e15 else 0
 
 
@@ -321,7 +321,7 @@ def _line(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Integral doubles without a point, as jq prints them, and texts that are UTF-8."""
+    """Write integral doubles without a point, as jq does, and make texts valid UTF-8."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -96,7 +96,7 @@ def import_journals(
 
 @contextmanager
 def _refusal_listed(journal: Journal, report: ImportReport) -> Iterator[None]:
-    """A journal that is refused keeps no other from coming in."""
+    """List a refused journal instead of stopping the import of the others."""
     try:
         yield
     except (Conflict, Unverified) as error:
@@ -222,7 +222,7 @@ def _settle(
 
 
 def _walk(repo: Journals, journal: Journal, report: ImportReport) -> list[Oid]:
-    """The commits of a journal along first parents, oldest first, as far as they are there."""
+    """Return the commits of a journal along first parents, oldest first, as far as they are there."""
     chain: list[Oid] = []
     at: str | None = journal.head
     while at is not None:
@@ -305,7 +305,7 @@ def _newest_known(repo: Journals, target: ImportTarget, journal: Journal) -> tup
 
 
 def _is_ours(repo: Journals, target: ImportTarget, journal: Journal, oid: Oid) -> bool:
-    """Whether an entry was exported from this very log (or imported from such an export before)."""
+    """Return whether an entry was exported from this very log (or imported from such an export before)."""
     carried = find_envelope(repo, parse_entry(oid, get_object(repo, oid, "commit")))
     if carried is None:
         return False

@@ -71,7 +71,7 @@ class Journal:
 
 
 def heads_below(repo: Journals, prefix: str, report: ImportReport) -> Iterator[tuple[str, str]]:
-    """The refs below a prefix and where they point; one that cannot be read is listed."""
+    """Yield the refs below a prefix and where they point; one that cannot be read is listed."""
     for ref in repo.head_names(prefix):
         try:
             head = repo.head(ref)
@@ -85,7 +85,7 @@ def heads_below(repo: Journals, prefix: str, report: ImportReport) -> Iterator[t
 
 
 def find_imported(repo: Journals, target: ImportTarget, journal: Journal, oid: Oid) -> Event | None:
-    """The event a source commit became, if its ULID was not changed for the order."""
+    """Return the event a source commit became, if its ULID was not changed for the order."""
     time_s = parse_entry(oid, get_object(repo, oid, "commit")).commit.committer.time_s
     event = target.find(journal.topic, ulid_of(oid, time_s, None))
     return event if event is not None and source_of(event) == (journal.ref, oid) else None

@@ -53,7 +53,7 @@ class AllowedSigner:
     valid_before_s: int | None
 
     def counts(self, time_s: int) -> bool:
-        """Whether the key may sign commits at that moment."""
+        """Return whether the key may sign commits at that moment."""
         if self.namespaces is not None and not _listed_in(self.namespaces):
             return False
         if self.valid_after_s is not None and time_s < self.valid_after_s:
@@ -65,7 +65,7 @@ Roster = tuple[AllowedSigner, ...]
 
 
 def split_signature(raw: bytes) -> tuple[bytes, bytes | None]:
-    """A commit without its signature, which is what was signed, and the signature.
+    """Return a commit without its signature, which is what was signed, and the signature.
 
     >>> split_signature(b"tree x\\ngpgsig A\\n B\\nauthor y\\n\\nhello")
     (b'tree x\\nauthor y\\n\\nhello', b'A\\nB')
@@ -90,7 +90,7 @@ def split_signature(raw: bytes) -> tuple[bytes, bytes | None]:
 
 
 def parse_allowed_signers(text: str) -> Roster:
-    """The keys of an `allowed_signers` file; lines that cannot be read are passed over, as ssh-keygen does."""
+    """Return the keys of an `allowed_signers` file; lines that cannot be read are passed over, as ssh-keygen does."""
     found: list[AllowedSigner] = []
     for line in text.splitlines()[:ROSTER_LINES_MAX]:
         fields = line.strip().split(None, 1)
@@ -103,7 +103,7 @@ def parse_allowed_signers(text: str) -> Roster:
 
 
 def judge(raw: bytes, roster: Roster | None, time_s: int) -> Verdict:
-    """The verdict on a commit's signature: does it hold, and is its key one the roster knows?
+    """Return the verdict on a commit's signature: does it hold, and is its key one the roster knows?
 
     Without a roster (None: the trust tree is not here) a signature that holds is still `untrusted`.
 
@@ -128,7 +128,7 @@ def judge(raw: bytes, roster: Roster | None, time_s: int) -> Verdict:
 
 
 def _verify(blob: bytes, message: bytes) -> bytes:
-    """The public key of a signature that holds."""
+    """Return the public key of a signature that holds."""
     reader = _Reader(blob)
     if reader.take(6) != MAGIC or reader.number() != 1:
         raise _Malformed
@@ -265,7 +265,7 @@ def _listed(rest: str) -> AllowedSigner | None:
 
 
 def _options(text: str) -> dict[str, str] | None:
-    """What is said of a key; None if any of it is not known here: an option narrows what the key may do.
+    """Return what is said of a key; None if any of it is not known here: an option narrows what the key may do.
 
     `cert-authority` is not known on purpose: certificates are not judged.
     """

@@ -66,7 +66,7 @@ def open_cursor(log: GitRepository, group: str, topic: str, layout: Layout) -> C
 
 
 def cursors(log: GitRepository) -> list[Cursor]:
-    """Every cursor of the repository; one that cannot be read has no ULID."""
+    """Return every cursor of the repository; one that cannot be read has no ULID."""
     found = (find_cursor(log.store, *split_ref(ref)) for ref in log.store.head_names(CONSUMERS))
     return [cursor for cursor in found if cursor is not None]
 
@@ -133,7 +133,7 @@ def cursor_status(log: GitRepository, cursor: Cursor) -> dict[str, Any]:
 
 
 def find_position(log: GitRepository, line: LogView, to: str) -> EntryPosition:
-    """An event of a line by ULID or by full commit id."""
+    """Return an event of a line by ULID or by full commit id."""
     slot: EntryPosition | None
     if is_ulid(to) or len(to) == 26:
         slot = line.find(parse(to))
@@ -150,7 +150,7 @@ def find_position(log: GitRepository, line: LogView, to: str) -> EntryPosition:
 
 
 def _layout_of(log: GitRepository, topic: str, cursor: Cursor | None) -> Layout:
-    """Which layout a consumer's topic lives in: by what its cursor is, else by which log exists."""
+    """Return which layout a consumer's topic lives in: by what its cursor is, else by which log exists."""
     order = (MESSAGES, SHIPLOG) if cursor is not None and cursor.by == "blob" else (SHIPLOG, MESSAGES)
     for layout in order:
         with contextlib.suppress(RopewalkError):

@@ -88,7 +88,7 @@ def _a(kind: str) -> str:
 
 
 def height_of(line: LogView, cursor: Cursor | None) -> int:
-    """The height of the last event a cursor covers; -1 before the first."""
+    """Return the height of the last event a cursor covers; -1 before the first."""
     if cursor is None:
         return -1
     slot = line.find(cursor.ulid)
@@ -96,7 +96,7 @@ def height_of(line: LogView, cursor: Cursor | None) -> int:
 
 
 def kind_kept(layout: Layout) -> str:
-    """What a layout keeps in a cursor's ref: S0 a commit, S1 a blob of JSON."""
+    """Return what a layout keeps in a cursor's ref: S0 a commit, S1 a blob of JSON."""
     return "blob" if layout is MESSAGES else "commit"
 
 
@@ -149,7 +149,7 @@ def move_cursor(
 
 
 def portable_form(cursor: Cursor) -> bytes:
-    """A cursor as the portable JSON of S0 §7, canonical; one without a commit has none."""
+    """Return a cursor as the portable JSON of S0 §7, canonical; one without a commit has none."""
     document = {"ulid": cursor.ulid, "commit_oid": cursor.commit}
     schema.validate("shiplog/consumer_checkpoint", document)
     return jcs.encode(document)

@@ -72,7 +72,7 @@ def add_anchor(
 
 
 def anchors(repo: Repo, layout: Layout, topic: str) -> Iterator[LogAnchor]:
-    """The anchors of a topic, newest first."""
+    """Yield the anchors of a topic, newest first."""
     for each in list_files(repo, anchors_ref(layout, topic)):
         raw = each.files.get("anchor.json")
         if raw is None:

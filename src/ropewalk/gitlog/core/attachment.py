@@ -61,7 +61,7 @@ def tree_with(path: tuple[str, ...], raw: bytes, attachments: Sequence[TreeEntry
 
 
 def _trees(path: tuple[str, ...], envelope: Oid, attachments: Sequence[TreeEntry]) -> list[GitObject]:
-    """The trees of an envelope and its attachments, the outermost last."""
+    """Return the trees of an envelope and its attachments, the outermost last."""
     raw = encode_tree(attachments)
     made: list[GitObject] = [(object_id("tree", raw), "tree", raw)]
     inner = [TreeEntry(FOLDER, "attachments", Oid(made[0][0])), TreeEntry(FILE, path[-1], envelope)]
@@ -73,6 +73,6 @@ def _trees(path: tuple[str, ...], envelope: Oid, attachments: Sequence[TreeEntry
 
 
 def named_digests(document: Mapping[str, Any]) -> set[str]:
-    """The digests an envelope refers to, as we write them."""
+    """Return the digests an envelope refers to, as we write them."""
     refs = document.get("refs")
     return {str(value).lower() for value in refs.values()} if isinstance(refs, dict) else set()

@@ -26,7 +26,7 @@ class ClockLimit:
     skew_ms: Callable[[], int] = lambda: SKEW_MS_DEFAULT
 
     def is_ahead(self, ulid: Ulid) -> bool:
-        """Whether a ULID is dated later than the limit.
+        """Return whether a ULID is dated later than the limit.
 
         >>> limit = ClockLimit(1469922850259)
         >>> limit.is_ahead(Ulid("01ARZ3NDEK0000000000000000")), limit.is_ahead(Ulid("7ZZZZZZZZZZZZZZZZZZZZZZZZZ"))
@@ -76,7 +76,7 @@ class ClockLimit:
 
 
 def _span(ms: int) -> str:
-    """A span of time in the largest unit that gives at least two.
+    """Return a span of time in the largest unit that gives at least two.
 
     >>> _span(600_000), _span(7_200_000), _span(500)
     ('10 minutes', '2 hours', '500 ms')

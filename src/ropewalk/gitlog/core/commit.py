@@ -50,7 +50,7 @@ def event_commit(
     committer: GitSignature,
     trailer: bytes | None,
 ) -> bytes:
-    """The commit of an event; the trailer in canonical bytes, None in layouts that have none."""
+    """Return the commit of an event; the trailer in canonical bytes, None in layouts that have none."""
     frame = _frame(topic, author, committer, trailer is not None)
     above = b"parent %s\n" % parent.encode() if parent is not None else b""
     name, content = sealed.ulid.encode(), sealed.content_id.encode()
@@ -102,7 +102,7 @@ def parse_message(raw: bytes) -> Headers:
 
 
 def parse_compat_trailer(raw: bytes) -> dict[str, Any]:
-    """The trailer of a `git shiplog` entry: the JSON behind the last line that starts with `---`."""
+    """Return the trailer of a `git shiplog` entry: the JSON behind the last line that starts with `---`."""
     lines = raw.decode("utf-8", "replace").split("\n")
     dashes = [at for at, line in enumerate(lines) if line.startswith("---")]
     if not dashes:
@@ -119,7 +119,7 @@ def make_trailer(
     parent: str | None,
     previous_anchor: str | None,
 ) -> dict[str, Any]:
-    """The trailer of one event: what the caller gave, over what is true of every event.
+    """Return the trailer of one event: what the caller gave, over what is true of every event.
 
     The place in the chain (`seq`, `journal_parent`, `previous_anchor`) is ours to say, never the caller's.
     """
@@ -140,7 +140,7 @@ def make_trailer(
 
 
 def default_trailer(topic: str, now_ms: int, seq: int, parent: str, previous_anchor: str | None) -> bytes:
-    """The canonical bytes of what `make_trailer` makes of nothing given, for an event that has one before it.
+    """Return the canonical bytes of what `make_trailer` makes of nothing given, for an event that has one before it.
 
     Nearly every event of a batch has this trailer, so what they share is checked and encoded once.
 
@@ -183,7 +183,7 @@ def check_trailer(trailer: Mapping[str, Any], text: bytes | None = None) -> None
 
 
 def rfc3339(time_ms: int) -> str:
-    """A moment as RFC 3339 in UTC, to the second.
+    """Return a moment as RFC 3339 in UTC, to the second.
 
     >>> rfc3339(1700000000123)
     '2023-11-14T22:13:20Z'

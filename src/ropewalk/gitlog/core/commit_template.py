@@ -37,7 +37,7 @@ PARENT, NUMBERED = Oid("c3" * 20), 7_777_777_777_777_777
 
 
 def cut_template(make: Make) -> CompiledTemplate | None:
-    """What all plain events of a log have in common; None if it cannot be separated from what differs."""
+    """Return what all plain events of a log have in common; None if it cannot be separated from what differs."""
     example = make(EXAMPLE, PARENT, NUMBERED)
     template = compile_template(
         [(kind, _cut(raw, _gaps(example[:at]))) for at, (_, kind, raw) in enumerate(example)]
@@ -50,7 +50,7 @@ def cut_template(make: Make) -> CompiledTemplate | None:
 
 
 def columns_of(events: Sequence[EncodedEnvelope]) -> tuple[Column, Column, Column]:
-    """What differs from event to event: envelope, ULID, content id."""
+    """Return what differs from event to event: envelope, ULID, content id."""
     ulids, envelopes, names = zip(*events, strict=True)
     return (
         column_of_bytes(envelopes),
@@ -60,7 +60,7 @@ def columns_of(events: Sequence[EncodedEnvelope]) -> tuple[Column, Column, Colum
 
 
 def _gaps(before: Sequence[GitObject]) -> Mapping[bytes, Piece]:
-    """What the example's own bytes stand for; `before` are the objects an object may name."""
+    """Return what the example's own bytes stand for; `before` are the objects an object may name."""
     gaps: dict[bytes, Piece] = {
         EXAMPLE.raw: Field(0),
         EXAMPLE.ulid.encode(): Field(1),

@@ -66,7 +66,7 @@ class LogDivergence:
 
 
 def displaced_ref(layout: Layout, topic: str, commit: str) -> str:
-    """The ref that keeps a displaced line from being cleared away.
+    """Return the ref that keeps a displaced line from being cleared away.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
     >>> displaced_ref(SHIPLOG, "prod", "0" * 40)
@@ -138,7 +138,7 @@ class _Walk:
 
 
 def event_at(repo: Repo, layout: Layout, topic: str, commit: Oid) -> Event:
-    """The event of one commit, checked against what the commit promises; its height is not known (-1)."""
+    """Return the event of one commit, checked against what the commit promises; its height is not known (-1)."""
     slot = describe(repo, layout, topic, commit)
     raw = get_object(repo, slot.blob, "blob")
     read_envelope(raw, slot.content_id)
@@ -170,7 +170,7 @@ def draft_of(repo: Repo, layout: Layout, event: Event) -> Draft:
 def _origins(
     repo: Repo, layout: Layout, topic: str, entries: Iterable[DivergedEntry]
 ) -> dict[ContentId, Oid]:
-    """Which events these entries carry, also those they stand for."""
+    """Return which events these entries carry, also those they stand for."""
     found: dict[ContentId, Oid] = {}
     for each in entries:
         try:
@@ -204,7 +204,7 @@ def _looked_at(
 
 
 def _files(repo: Repo, tree: Oid, depth: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Every file below a tree, by the last part of its name."""
+    """Yield every file below a tree, by the last part of its name."""
     if depth > TREE_DEPTH_MAX:
         raise BrokenLink(f"tree {tree} is deeper than {TREE_DEPTH_MAX}", entry=tree)
     for entry in parse_tree(get_object(repo, tree, "tree")):

@@ -94,7 +94,7 @@ def _field(event: Event, name: str, kind: type[T]) -> T:
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:
-    """A document to be appended, read strictly: no duplicate keys, NaN, lone surrogates or huge integers.
+    """Return a document to be appended, read strictly: no duplicate keys, NaN, lone surrogates or huge integers.
 
     A decimal whose digits a double does not hold is refused, too: it would be recorded as another number (S0 §1).
 
@@ -132,7 +132,7 @@ def _exact(literal: str) -> float:
 
 
 def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> EncodedEnvelope:
-    """The document with its ULID and namespace, checked, canonical and named.
+    """Return the document with its ULID and namespace, checked, canonical and named.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
     >>> seal(SHIPLOG, "demo", {"type": "t", "payload": {}}, Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")).raw
@@ -180,7 +180,7 @@ def _seal(
 
 
 def read_envelope(raw: bytes, promised: str) -> tuple[dict[str, Any], bool]:
-    """An envelope as stored: its document, and whether its bytes are canonical.
+    """Return an envelope as stored: its document, and whether its bytes are canonical.
 
     The name must be that of the stored bytes or, as S0's compatibility profile demands, of their canonical form.
     """

@@ -36,7 +36,7 @@ class Layout:
     check: Callable[[str], str]
 
     def head_ref(self, topic: str) -> str:
-        """The ref that is the head of a topic.
+        """Return the ref that is the head of a topic.
 
         >>> SHIPLOG.head_ref("governance"), MESSAGES.head_ref("jobs/pending")
         ('refs/gatos/shiplog/governance/head', 'refs/gatos/messages/jobs/pending/head')
@@ -44,7 +44,7 @@ class Layout:
         return f"{self.prefix}{self.check(topic)}{self.suffix}"
 
     def option(self, topic: str) -> str:
-        """How the command line names a topic of this layout.
+        """Return how the command line names a topic of this layout.
 
         >>> SHIPLOG.option("prod"), MESSAGES.option("jobs/pending")
         ('--ns prod', '--topic jobs/pending')
@@ -52,7 +52,7 @@ class Layout:
         return f"{'--topic' if self.name == 'messages' else '--ns'} {topic}"
 
     def topic_of(self, ref: str) -> str | None:
-        """The topic a ref is the head of, None if it is none of this layout.
+        """Return the topic a ref is the head of, None if it is none of this layout.
 
         >>> SHIPLOG.topic_of("refs/gatos/shiplog/governance/head"), SHIPLOG.topic_of("refs/heads/main")
         ('governance', None)
@@ -67,7 +67,7 @@ class Layout:
 
 
 def check_namespace(name: str) -> str:
-    """A namespace of S0 that git also takes as part of a ref; returns it.
+    """Check a namespace of S0, which git must also take as part of a ref, and return it.
 
     >>> check_namespace("governance")
     'governance'
@@ -83,7 +83,7 @@ def check_namespace(name: str) -> str:
 
 
 def check_topic(name: str) -> str:
-    """A topic of S1: parts joined by `/`, each one good as part of a ref; returns it.
+    """Check a topic of S1, parts joined by `/` that git takes as parts of a ref, and return it.
 
     >>> check_topic("jobs/pending")
     'jobs/pending'
@@ -102,7 +102,7 @@ def check_topic(name: str) -> str:
 
 
 def check_group(name: str) -> str:
-    """The name of a consumer group; returns it.
+    """Check the name of a consumer group and return it.
 
     >>> check_group("analytics")
     'analytics'
@@ -115,7 +115,7 @@ def check_group(name: str) -> str:
 
 
 def consumer_ref(group: str, topic: str) -> str:
-    """The ref that keeps how far a group has read a topic.
+    """Return the ref that keeps how far a group has read a topic.
 
     >>> consumer_ref("analytics", "governance")
     'refs/gatos/consumers/analytics/governance'
@@ -124,7 +124,7 @@ def consumer_ref(group: str, topic: str) -> str:
 
 
 def anchors_ref(layout: Layout, topic: str) -> str:
-    """The ref under which a topic's anchors stand.
+    """Return the ref of a topic's anchors.
 
     >>> anchors_ref(SHIPLOG, "prod"), anchors_ref(COMPAT, "prod")
     ('refs/gatos/shiplog/prod/anchors', 'refs/_shiplog/anchors/prod')
@@ -135,7 +135,7 @@ def anchors_ref(layout: Layout, topic: str) -> str:
 
 
 def signed_heads_ref(layout: Layout, topic: str) -> str:
-    """The ref under which a topic's signed heads stand.
+    """Return the ref of a topic's signed heads.
 
     >>> signed_heads_ref(SHIPLOG, "prod")
     'refs/gatos/signed-heads/shiplog/prod'

@@ -67,7 +67,7 @@ def append(
 
 
 def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> EntryRecord:
-    """What an index keeps of a commit, read from the commit and its tree."""
+    """Return what an index keeps of a commit, read from the commit and its tree."""
     commit = _commit(repo, oid)
     if len(commit.parents) > 1:
         raise BrokenLink(f"commit {oid} has {len(commit.parents)} parents; a line has one", entry=oid)
@@ -93,7 +93,7 @@ def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oi
 
 
 def _headers(layout: Layout, topic: str, oid: Oid, commit: Commit) -> Headers:
-    """What a commit promises; one that is no entry of this log is named and refused (S0 §5: header = ref)."""
+    """Return what a commit promises; one that is no entry of this log is named and refused (S0 §5: header = ref)."""
     try:
         headers = parse_message(commit.message)
     except RopewalkError as error:
@@ -117,7 +117,7 @@ def _commit(repo: Repo, oid: Oid) -> Commit:
 
 
 def get_object(repo: Repo, oid: Oid, wanted: Kind) -> bytes:
-    """An object the log names; one that is missing or of another kind is a broken link."""
+    """Return an object the log names; one that is missing or of another kind is a broken link."""
     try:
         kind, raw = repo.get(oid)
     except NotFound as error:

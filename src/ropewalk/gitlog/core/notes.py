@@ -34,7 +34,7 @@ FAN_OUT_MAX = 19  # folders of two digits above a note; git itself stops far ear
 
 
 def read_note(repo: Repo, ref: str, target: Oid) -> bytes | None:
-    """The note on a commit, None if it has none."""
+    """Return the note on a commit, None if it has none."""
     head = repo.head(ref)
     if head is None:
         return None
@@ -50,7 +50,7 @@ def read_note(repo: Repo, ref: str, target: Oid) -> bytes | None:
 
 
 def named_log(document: Mapping[str, Any]) -> str | None:
-    """The digest of the note that an event names, None if it names none."""
+    """Return the digest of the note that an event names, None if it names none."""
     refs = document.get("refs")
     found = refs.get(LOG_REF) if isinstance(refs, dict) else None
     return found if isinstance(found, str) else None
@@ -93,7 +93,7 @@ def add_note(repo: Repo, ref: str, target: Oid, raw: bytes, author: GitSignature
 
 
 def list_notes(repo: Repo, ref: str) -> dict[Oid, Oid]:
-    """Every note of a ref: the object it hangs on, and its blob, at any depth of folders."""
+    """Return every note of a ref: the object it hangs on, and its blob, at any depth of folders."""
     head = repo.head(ref)
     found: dict[Oid, Oid] = {}
     if head is None:

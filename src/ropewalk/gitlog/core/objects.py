@@ -69,7 +69,7 @@ class Commit:
 
 
 def object_id(kind: Kind, raw: bytes) -> Oid:
-    """The name git gives to an object.
+    """Return the name git gives to an object.
 
     >>> object_id("tree", b"") == EMPTY_TREE
     True
@@ -78,13 +78,13 @@ def object_id(kind: Kind, raw: bytes) -> Oid:
 
 
 def encode_tree(entries: Iterable[TreeEntry]) -> bytes:
-    """The bytes of a tree; names sort as git sorts them, folders as if they ended with `/`."""
+    """Return the bytes of a tree; names sort as git sorts them, folders as if they ended with `/`."""
     ordered = sorted(entries, key=lambda entry: entry.name.encode() + (b"/" if entry.mode == FOLDER else b""))
     return b"".join(b"%s %s\x00" % (e.mode, e.name.encode()) + bytes.fromhex(e.oid) for e in ordered)
 
 
 def parse_tree(raw: bytes) -> Iterator[TreeEntry]:
-    """The entries of a tree, in the order they are written."""
+    """Yield the entries of a tree, in the order they are written."""
     at = 0
     while at < len(raw):
         space = raw.find(b" ", at)
@@ -97,7 +97,7 @@ def parse_tree(raw: bytes) -> Iterator[TreeEntry]:
 
 
 def build_path_trees(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitObject]]:
-    """A tree that holds one file at `path`: the root tree's id, and the objects that make it up.
+    """Return a tree that holds one file at `path`: the root tree's id, and the objects that make it up.
 
     >>> root, objects = build_path_trees(("message", "envelope.json"), b"{}")
     >>> [kind for _, kind, _ in objects]
@@ -121,7 +121,7 @@ def build_path_trees(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitOb
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """The bytes of a commit."""
+    """Return the bytes of a commit."""
     return b"tree %s\n%sauthor %s\ncommitter %s\n%s\n%s" % (
         commit.tree.encode(),
         b"".join([b"parent %s\n" % parent.encode() for parent in commit.parents]),
@@ -135,7 +135,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def parse_commit(raw: bytes) -> Commit:
-    """A commit from its bytes, read as git reads it: each header once, in git's order.
+    """Return a commit from its bytes, read as git reads it: each header once, in git's order.
 
     Anything looser would let one commit show one history to git and another to us.
     """

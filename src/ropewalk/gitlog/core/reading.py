@@ -69,7 +69,7 @@ class EventPage:
 
 
 def read(repo: Repo, line: LogView, since: Ulid | None, limit: int) -> EventPage:
-    """The events after `since`. An unknown `since` means: S0, the first greater ULID; S1, the beginning."""
+    """Return the events after `since`. An unknown `since` means: S0, the first greater ULID; S1, the beginning."""
     limit = _clamp(limit)
     start, restarted = height_after(line, since)
     found = tuple(events(repo, line, start, min(start + limit, line.count)))
@@ -77,7 +77,7 @@ def read(repo: Repo, line: LogView, since: Ulid | None, limit: int) -> EventPage
 
 
 def events(repo: Repo, line: LogView, start: int, stop: int) -> Iterator[Event]:
-    """The events from one height up to another, one at a time."""
+    """Yield the events from one height up to another, one at a time."""
     while start < stop:
         for place in line.span(start, min(start + CHUNK, stop)):
             yield _event(repo, line, place)
@@ -133,7 +133,7 @@ def messages_answer(page: EventPage, topic: str, group: str | None) -> dict[str,
 
 
 def _named_bytes(event: Event) -> bytes:
-    """The bytes the content id names: those stored or, where they are not canonical, their canonical form."""
+    """Return the bytes the content id names: those stored or, where they are not canonical, their canonical form."""
     return event.raw if content_id(event.raw) == event.content_id else jcs.encode_foreign(event.envelope)
 
 
@@ -172,7 +172,7 @@ def _check_envelope(line: LogView, place: EntryPosition, raw: bytes) -> None:
 
 
 def height_after(line: LogView, since: Ulid | None) -> tuple[int, bool]:
-    """The height of the first event after a ULID, and whether the line begins anew because it does not know it.
+    """Return the height of the first event after a ULID, and whether the line begins anew because it does not know it.
 
     A known ULID means its place in the chain: in a log that other software wrote, ULIDs may not rise with it.
     """
@@ -195,7 +195,7 @@ def _clamp(limit: int) -> int:
 
 
 def missing_topic(layout: Layout, topic: str) -> NotFound:
-    """The refusal for a topic without a head."""
+    """Return the refusal for a topic without a head."""
     return NotFound(
         f"there is no log {topic!r} ({layout.head_ref(topic)})", topic=topic, ref=layout.head_ref(topic)
     )

@@ -23,7 +23,7 @@ CAPABILITY = "gatos-key://v1/xchacha20-poly1305/"
 
 
 def policy_file(place: RepositoryPaths) -> Path:
-    """The policy of a repository: a document of the governance policy's schema; none means no rules."""
+    """Return the policy of a repository: a document of the governance policy's schema; none means no rules."""
     return place.home / "policy.json"
 
 
@@ -62,7 +62,7 @@ class PrivacyRules:
         self._policy: tuple[tuple[int, int] | None, PrivacyPolicy | None] = (None, None)
 
     def apply(self, draft: Draft, policy: PrivacyPolicy | None) -> Draft:
-        """The draft as it may be recorded, or a refusal."""
+        """Return the draft as it may be recorded, or a refusal."""
         payload = draft.document.get("payload")
         if policy is None or not isinstance(payload, Mapping):
             return draft
@@ -74,7 +74,7 @@ class PrivacyRules:
         return replace(draft, document={**draft.document, "payload": applied.payload})
 
     def policy(self) -> PrivacyPolicy | None:
-        """The rules as they stand now, None if there are none; rules that cannot be read are a refusal."""
+        """Return the rules as they stand now, None if there are none; rules that cannot be read are a refusal."""
         path = policy_file(self._place)
         try:
             found = path.stat()
@@ -131,7 +131,7 @@ class PrivacyRules:
 
 
 def record_of(made: SealedPointer, actor: str, policy: str, key: str, now_ms: int) -> PrivateRecord:
-    """What the private store keeps of a sealing."""
+    """Return what the private store keeps of a sealing."""
     sealed_at = (
         datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     )

@@ -78,7 +78,7 @@ class PrivateStore:
             raise unavailable(error, "keeping a sealed blob") from error
 
     def find(self, ciphertext_digest: str | None, digest: str | None = None) -> PrivateRecord:
-        """The record of a blob, by the digest of its sealed bytes or, failing that, of its plaintext."""
+        """Return the record of a blob, by the digest of its sealed bytes or, failing that, of its plaintext."""
         found = self._read(ciphertext_digest) if ciphertext_digest is not None else None
         if found is None and ciphertext_digest is None:
             found = next((each for each in self.records() if each.digest == digest), None)
@@ -97,7 +97,7 @@ class PrivateStore:
         return found
 
     def blob(self, ciphertext_digest: str) -> bytes:
-        """The sealed bytes, hashed again."""
+        """Return the sealed bytes, hashed again."""
         try:
             raw = read_file(self._blob_path(ciphertext_digest))
         except FileNotFoundError as error:
@@ -130,7 +130,7 @@ class PrivateStore:
         return stone
 
     def records(self) -> Iterator[PrivateRecord]:
-        """Every record that can still be opened."""
+        """Yield every record that can still be opened."""
         for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
             found = self._read(ContentId("blake3:" + path.stem))
             if isinstance(found, PrivateRecord):

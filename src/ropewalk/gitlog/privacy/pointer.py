@@ -73,7 +73,7 @@ class SealedPointer:
 
 
 def parse_pointer(raw: bytes) -> Pointer:
-    """A pointer from JSON text."""
+    """Return a pointer from JSON text."""
     document = jcs.parse(raw)
     if not isinstance(document, dict):
         raise InvalidEnvelope("an opaque pointer is a JSON object", where="", schema=SHIPLOG_SCHEMA)
@@ -81,7 +81,7 @@ def parse_pointer(raw: bytes) -> Pointer:
 
 
 def read_pointer(document: Mapping[str, Any]) -> Pointer:
-    """A pointer of either generation; one that fits neither is refused by the Shiplog schema.
+    """Return a pointer of either generation; one that fits neither is refused by the Shiplog schema.
 
     >>> read_pointer({"kind": "opaque_pointer", "algo": "blake3", "digest": "blake3:" + "AB" * 32,
     ...               "location": "https://vault.example/1"}).generation
@@ -134,7 +134,7 @@ def may_hold_pointers(text: bytes) -> bool:
 
 
 def _pointers(value: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object that calls itself a pointer, with its place; its schema checks what is inside."""
+    """Yield every object that calls itself a pointer, with its place; its schema checks what is inside."""
     waiting: list[tuple[str, object]] = [("", value)]
     while waiting:
         where, each = waiting.pop()
@@ -154,7 +154,7 @@ def _claims_pointer(value: object) -> TypeGuard[dict[str, Any]]:
 
 
 def is_pointer(value: object) -> bool:
-    """Whether a value is a pointer of either generation.
+    """Return whether a value is a pointer of either generation.
 
     >>> is_pointer({"kind": "opaque_pointer"}), is_pointer("opaque_pointer")
     (False, False)
@@ -169,7 +169,7 @@ def is_pointer(value: object) -> bool:
 
 
 def context_of(digest: str, actor: str, policy: str) -> bytes:
-    """What a sealing binds: digest, actor and policy version, each as UTF-8 behind its length in four bytes.
+    """Return what a sealing binds: digest, actor and policy version, each as UTF-8 behind its length in four bytes.
 
     >>> context_of("d", "user:ada", "v1")[-6:].hex()
     '000000027631'
@@ -186,7 +186,7 @@ def context_of(digest: str, actor: str, policy: str) -> bytes:
 
 
 def nonce_of(key: SealingKey, digest: str, actor: str, policy: str) -> bytes:
-    """The nonce of a sealing: 24 bytes of HKDF-SHA256, apart for every key, digest, actor and policy version.
+    """Return the nonce of a sealing: 24 bytes of HKDF-SHA256, apart for every key, digest, actor and policy version.
 
     >>> nonce_of(SealingKey(bytes(32)), "d", "a", "1") == nonce_of(SealingKey(bytes(32)), "d", "a", "2")
     False
@@ -231,7 +231,7 @@ def seal_pointer(
 def open_pointer(
     key: SealingKey, pointer: Pointer, blob: bytes, *, actor: str, policy: str, digest: str | None = None
 ) -> bytes:
-    """The plaintext, if every byte and every bound name is the one of the sealing.
+    """Return the plaintext, if every byte and every bound name is the one of the sealing.
 
     `digest` is the plaintext's digest from the private record, needed where the pointer leaves it out.
     """
@@ -277,12 +277,12 @@ def check_uri(what: str, uri: str) -> None:
 
 
 def _unescaped(uri: str) -> str:
-    """A URI with its %-escapes of ASCII characters undone: an escaped token is a token."""
+    """Return a URI with its %-escapes of ASCII characters undone: an escaped token is a token."""
     return re.sub(r"%([0-7][0-9A-Fa-f])", lambda found: chr(int(found[1], 16)), uri)
 
 
 def size_shown(size: int) -> int:
-    """A size rounded up: 1, 4, 16, 64 KiB, then whole steps of 64 KiB.
+    """Return a size rounded up: 1, 4, 16, 64 KiB, then whole steps of 64 KiB.
 
     >>> size_shown(2), size_shown(5000), size_shown(70_000)
     (1024, 16384, 131072)
@@ -291,7 +291,7 @@ def size_shown(size: int) -> int:
 
 
 def entropy_bits(raw: bytes) -> float:
-    """How hard bytes are to guess at the very most: a count of their letters, which flatters words and dates.
+    """Return how hard bytes are to guess at the very most: a count of their letters, which flatters words and dates.
 
     >>> round(entropy_bits(b"yes"), 1)
     4.8

@@ -33,7 +33,7 @@ class PrivacyClass:
     require_ciphertext_digest: bool = False
 
     def is_low_entropy(self, plaintext: bytes) -> bool:
-        """Whether a pointer to these bytes must leave their digest out."""
+        """Return whether a pointer to these bytes must leave their digest out."""
         return not self.publish_plaintext_digest or entropy_bits(plaintext) < self.min_entropy_bits
 
 
@@ -71,7 +71,7 @@ Sealer = Callable[[bytes, Rule, bool], Mapping[str, Any]]
 
 
 def parse_policy(raw: bytes) -> PrivacyPolicy:
-    """A policy from its JSON document.
+    """Return a policy from its JSON document.
 
     >>> parse_policy(b'{"privacy":{"rules":[{"select":"user.email","action":"redact"}]}}').rules[0].parts
     ('user', 'email')
@@ -89,7 +89,7 @@ def parse_policy(raw: bytes) -> PrivacyPolicy:
 
 
 def apply_policy(policy: PrivacyPolicy, payload: Mapping[str, Any], sealer: Sealer | None) -> PrivacyOutcome:
-    """The payload as it may be recorded. Without a sealer, a member that must become a pointer is refused.
+    """Return the payload as it may be recorded. Without a sealer, a member that must become a pointer is refused.
 
     >>> policy = parse_policy(b'{"privacy":{"rules":[{"select":"user.*mail","action":"redact"}]}}')
     >>> apply_policy(policy, {"user": {"email": "a@b", "name": "Ada"}}, None)
@@ -142,7 +142,7 @@ def _check_class(rule: Rule, pointer: Mapping[str, Any], where: str) -> None:
 
 
 def _as_recorded(value: Any, depth: int = 1) -> Any:
-    """A copy in the form canonical JSON gives it, so that the rules see what will be read: a tuple is a list."""
+    """Return a copy in the form canonical JSON gives it, so that the rules see what will be read: a tuple is a list."""
     if depth > jcs.DEPTH_MAX:
         raise InvalidJson(f"the payload is nested deeper than {jcs.DEPTH_MAX} levels, or holds itself")
     if isinstance(value, dict):
@@ -209,7 +209,7 @@ def _rule(at: int, fields: Mapping[str, Any], classes: Mapping[str, PrivacyClass
 def _select(
     value: Any, parts: tuple[str, ...], path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[str | int, ...]]:
-    """Every path below a value that the parts describe. What is behind a pointer is not looked into."""
+    """Yield every path below a value that the parts describe. What is behind a pointer is not looked into."""
     if not parts:
         if path:
             yield path

@@ -49,7 +49,7 @@ class _Pattern:
 
 
 def scan_text(text: str, allow: Collection[str] = ()) -> list[SecretFinding]:
-    """What looks like a secret in a text, by line.
+    """Return what looks like a secret in a text, by line.
 
     >>> scan_text("all is well\\ntoken: ghp_" + "Zk3" * 12)
     [SecretFinding(kind='github-token', where='line 2')]
@@ -65,7 +65,7 @@ def scan_text(text: str, allow: Collection[str] = ()) -> list[SecretFinding]:
 
 
 def scan_json(value: Any, allow: Collection[str] = ()) -> list[SecretFinding]:
-    """What looks like a secret in the texts of a JSON value, by JSON pointer.
+    """Return what looks like a secret in the texts of a JSON value, by JSON pointer.
 
     >>> scan_json({"payload": {"steps": ["AKIA" + "QRSTUVWX23456Z7A"]}})
     [SecretFinding(kind='aws-access-key', where='/payload/steps/0')]
@@ -82,7 +82,7 @@ def scan_json(value: Any, allow: Collection[str] = ()) -> list[SecretFinding]:
 
 
 def are_plainly_free(values: Sequence[Any]) -> bool:
-    """Whether one look at many JSON values shows that none of them holds a secret; if not, look at each.
+    """Return whether one look at many JSON values shows that none of them holds a secret; if not, look at each.
 
     >>> are_plainly_free([{"a": 1}, {"b": "all is well"}]), are_plainly_free([{"a": "AKIAQRSTUVWX23456Z7A"}])
     (True, False)
@@ -153,7 +153,7 @@ def _is_marked(text: str, match: re.Match[str]) -> bool:
 
 
 def _whole(value: Any) -> str:
-    """A document as one text. No hint holds a character that JSON escapes, so each appears unchanged."""
+    """Return a document as one text. No hint holds a character that JSON escapes, so each appears unchanged."""
     try:
         return orjson.dumps(value, default=_opened).decode()
     except (TypeError, ValueError):
@@ -166,12 +166,12 @@ def _whole(value: Any) -> str:
 
 
 def _opened(value: object) -> object:
-    """What JSON does not know, so that its texts are seen: a mapping need not be a dict to be recorded."""
+    """Return what JSON does not know, so that its texts are seen: a mapping need not be a dict to be recorded."""
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _texts(value: Any) -> Iterator[tuple[str, str]]:
-    """Every text of a value, keys among them, with its place. A key's own place is its parent's."""
+    """Yield every text of a value, keys among them, with its place. A key's own place is its parent's."""
     waiting: list[tuple[str, Any, int]] = [("", value, 0)]
     while waiting:
         where, each, depth = waiting.pop()

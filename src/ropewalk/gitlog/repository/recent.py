@@ -38,7 +38,7 @@ class EventDetails:
 
 
 def newest_first(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> Iterator[tuple[Event, Headers]]:
-    """The events of a topic from the newest to the oldest, with what their commits say."""
+    """Yield the events of a topic from the newest to the oldest, with what their commits say."""
     line = log.lines.line(layout, topic)
     stop = line.count
     while stop > 0:
@@ -49,7 +49,7 @@ def newest_first(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> It
 
 
 def find_event(log: GitRepository, name: str) -> EventDetails:
-    """An event by ULID, commit (or the beginning of one), namespace or ref."""
+    """Return an event by ULID, commit (or the beginning of one), namespace or ref."""
     layout, topic, place = _locate(log, name)
     line = log.lines.line(layout, topic)
     (event,) = events(log.store, line, place.height, place.height + 1)

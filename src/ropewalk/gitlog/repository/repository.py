@@ -104,12 +104,12 @@ class GitRepository:
     def read(
         self, topic: str, since: str | None = None, limit: int = LIMIT_DEFAULT, *, layout: Layout = SHIPLOG
     ) -> EventPage:
-        """A page of events after a ULID, in order."""
+        """Return a page of events after a ULID, in order."""
         after = None if since is None else parse(since)
         return read(self.store, self.lines.line(layout, topic), after, limit)
 
     def events(self, topic: str, since: str | None = None, *, layout: Layout = SHIPLOG) -> Iterator[Event]:
-        """Every event after a ULID, in order, one at a time: memory does not grow with the log."""
+        """Yield every event after a ULID, in order, one at a time: memory does not grow with the log."""
         line = self.lines.line(layout, topic)
         start, _ = height_after(line, None if since is None else parse(since))
         return events(self.store, line, start, line.count)
@@ -175,12 +175,12 @@ class GitRepository:
         return consume(self, group, topic, limit, layout)
 
     def topics(self, layout: Layout = SHIPLOG) -> list[str]:
-        """The topics that have a head."""
+        """Return the topics that have a head."""
         found = (layout.topic_of(ref) for ref in self.store.head_names(layout.prefix))
         return [topic for topic in found if topic is not None]
 
     def note_pack(self) -> None:
-        """A pack was written; every so many, small ones are rolled up."""
+        """Count a written pack; roll small packs up from time to time."""
         self._packs += 1
         if self._packs % ROLL_UP_EVERY == 0:
             self._roll_up_in_background()
@@ -191,16 +191,16 @@ class GitRepository:
         return AppendContext(now, self._entropy(10), self.author(now), self._find, self._holds, skew_ms)
 
     def clock_limit(self) -> ClockLimit:
-        """The clock now, and how far ahead of it events may be dated."""
+        """Return the clock now, and how far ahead of it events may be dated."""
         return limit_of(self.store, self.now_ms())
 
     def author(self, now_ms: int) -> GitSignature:
-        """Who writes here, at a moment."""
+        """Return who writes here, at a moment."""
         name, _, mail = self.store.identity.rpartition(" <")
         return GitSignature(name, mail.rstrip(">"), now_ms // 1000)
 
     def new_ulid(self, last: Ulid | None = None) -> Ulid:
-        """A ULID of now, above `last`."""
+        """Return a ULID of now, above `last`."""
         return next_ulid(last, self.now_ms(), self._entropy(10))
 
     def _find(self, layout: Layout, topic: str, wanted: Ulid) -> ExistingEvent | None:
@@ -215,7 +215,7 @@ class GitRepository:
         return None
 
     def _shaped(self, draft: Draft, policy: PrivacyPolicy | None) -> Draft | RopewalkError:
-        """The draft as the privacy rules leave it, or why it may not be recorded."""
+        """Return the draft as the privacy rules leave it, or why it may not be recorded."""
         try:
             document: object = draft.document
             if not isinstance(document, Mapping):

@@ -137,7 +137,7 @@ class TrackedLogs:
         return IndexedLog(layout, topic, ref, head, extent.count, self.index, again)
 
     def tip(self, layout: Layout, topic: str, head: str | None) -> Tip:
-        """The vetted tip under a head, without the index where a few commits tell.
+        """Return the vetted tip under a head, without the index where a few commits tell.
 
         A head that was overtaken since the caller read it is no rewritten history: the newer one counts.
         """
@@ -197,7 +197,7 @@ class TrackedLogs:
                 self.flush(ref)
 
     def compare(self, layout: Layout, topic: str, old: str | None = None) -> LogDivergence:
-        """Where the line seen before, or the one below `old`, and the line now there part."""
+        """Return where the line seen before, or the one below `old`, and the line now there part."""
         ref = layout.head_ref(topic)
         seen, head = old or self.seen.get(ref), self._store.head(ref)
         if seen is None and head is None:
@@ -248,7 +248,7 @@ class TrackedLogs:
         self.index.catch_up(ref, head, partial(describe, self._store, layout, topic), None)
 
     def kept(self, layout: Layout, topic: str) -> list[str]:
-        """The heads of the displaced lines of a topic that are kept here."""
+        """Return the heads of the displaced lines of a topic that are kept here."""
         prefix = displaced_ref(layout, topic, "")
         names = (ref.removeprefix(prefix) for ref in self._store.head_names(prefix))
         return [name for name in names if OBJECT_ID.fullmatch(name)]
@@ -260,7 +260,7 @@ class TrackedLogs:
         return ref
 
     def _recall(self, ref: str) -> Memory:
-        """What the index remembers of the line it covers, asked from the top down: it is read through once."""
+        """Yield what the index remembers of the line it covers, asked from the top down: it is read through once."""
 
         def remembered() -> Iterator[EntryRecord]:
             above: IndexedEntry | None = None

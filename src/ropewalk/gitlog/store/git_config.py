@@ -74,7 +74,7 @@ class GitSettings:
         return "false" if self._own("core.bare") == "true" else "true"
 
     def user(self, key: str) -> str:
-        """A setting of the repository, else of the person, else of the machine; empty if it is not set."""
+        """Return a setting of the repository, else of the person, else of the machine; empty if it is not set."""
         return next((each.value for each in reversed(self._listed) if each.key == key), "")
 
     def span_ms(self, key: str) -> int | None:
@@ -92,7 +92,7 @@ class GitSettings:
         return int(match[1]) * UNITS_MS[match[2]]
 
     def _has_extensions(self) -> bool:
-        """Whether there may be any: a file that speaks neither of them nor of other files has none."""
+        """Return whether there may be any: a file that speaks neither of them nor of other files has none."""
         try:
             text = read_file(self._path).lower()
         except OSError:
@@ -138,7 +138,7 @@ def _setting(scope: str, line: str) -> ConfigValue:
 
 
 def _read_files(path: Path) -> Iterator[ConfigValue]:
-    """What libgit2 reads in the files of the machine, of the person and of the repository."""
+    """Yield what libgit2 reads in the files of the machine, of the person and of the repository."""
     import pygit2
 
     finders = (

@@ -99,7 +99,7 @@ class GitIndex:
                 self._refs.popitem()[1].close()
 
     def extent(self, ref: str) -> LogExtent:
-        """What the index covers of a ref; nothing if it holds nothing, or nothing it can trust."""
+        """Return what the index covers of a ref; nothing if it holds nothing, or nothing it can trust."""
         with self._reading():
             return _extent(self._files(ref), ref)
 
@@ -138,7 +138,7 @@ class GitIndex:
                     raise self._damaged(ref)
 
     def holds(self, ref: str, commit: str, describe: Callable[[str], IndexableEntry]) -> bool:
-        """Whether a commit lies on the covered line."""
+        """Return whether a commit lies on the covered line."""
         try:
             slot = self.find(ref, describe(commit).ulid)
         except BrokenLink:
@@ -146,7 +146,7 @@ class GitIndex:
         return slot is not None and slot.commit == commit
 
     def find(self, ref: str, wanted: ulid.Ulid) -> IndexedEntry | None:
-        """The place of a ULID."""
+        """Return the place of a ULID."""
         with self._reading():
             try:
                 files = self._files(ref)
@@ -161,7 +161,7 @@ class GitIndex:
         return slot
 
     def first_above(self, ref: str, floor: ulid.Ulid) -> int:
-        """The height of the first entry whose ULID is greater; the count if there is none.
+        """Return the height of the first entry whose ULID is greater; the count if there is none.
 
         Found by halving, over records that carry their own checksum. Where ULIDs do not rise with the height (a log
         other software wrote), the halving may land between them; the chain's order is then the only truth there is.
@@ -180,7 +180,7 @@ class GitIndex:
         raise self._damaged(ref)
 
     def span(self, ref: str, start: int, stop: int) -> list[IndexedEntry]:
-        """The places from height `start` up to, not including, `stop`."""
+        """Return the places from height `start` up to, not including, `stop`."""
         with self._reading():
             slots = _slots(self._files(ref), ref, start, stop)
         if slots is None:
@@ -262,7 +262,7 @@ class GitIndex:
             yield
 
     def _files(self, ref: str) -> IndexFiles:
-        """The files of a ref as they are now."""
+        """Return the files of a ref as they are now."""
         files = self._refs.pop(ref, None)
         if files is None:
             files = IndexFiles(self._folder / _name(ref), FILES_MODE)
@@ -367,7 +367,7 @@ def records_of(
 
 
 def commit_of(record: bytes) -> str:
-    """The commit a record speaks of."""
+    """Return the commit a record speaks of."""
     return record[16:36].hex()
 
 

@@ -84,15 +84,15 @@ class GitStore:
         self.__dict__.pop("identity", None)
 
     def head(self, ref: str) -> str | None:
-        """Where a ref points, None if it does not exist."""
+        """Return where a ref points, None if it does not exist."""
         return self.refs.read(ref)
 
     def heads(self, prefix: str) -> dict[str, str]:
-        """Every ref below a prefix."""
+        """Return every ref below a prefix."""
         return self.refs.under(prefix)
 
     def head_names(self, prefix: str) -> list[str]:
-        """The names of the refs below a prefix, also of those that cannot be read."""
+        """Return the names of the refs below a prefix, also of those that cannot be read."""
         return self.refs.names(prefix)
 
     def turn(self, ref: str) -> contextlib.AbstractContextManager[None]:
@@ -108,7 +108,7 @@ class GitStore:
         self.refs.delete(ref, expected)
 
     def resolve(self, prefix: str) -> str:
-        """The full id of the one object whose id begins with these hex digits (at least four)."""
+        """Return the full id of the one object whose id begins with these hex digits (at least four)."""
         if not re.fullmatch(r"[0-9a-f]{4,40}", prefix):
             raise Invalid(
                 f"{prefix[:60]!r} is no object id nor the beginning of one",
@@ -214,12 +214,12 @@ class GitStore:
 
 
 def in_flight_mark() -> bytes:
-    """What our `.keep` files say: who holds the pack, so that a sweeper can tell the dead from the living."""
+    """Return what our `.keep` files say: who holds the pack, so that a sweeper can tell the dead from the living."""
     return f"{KEEP_MARK} {os.getpid()} {socket.gethostname()}\n".encode()
 
 
 def _read_loose(path: Path, oid: str) -> tuple[Kind, bytes] | None:
-    """A loose object, inflated with a bound; a torn one is named, never waited for."""
+    """Return a loose object, inflated with a bound; a torn one is named, never waited for."""
     try:
         packed = read_file(path, LOOSE_BYTES_MAX)
     except (FileNotFoundError, NotADirectoryError):
@@ -252,7 +252,7 @@ def _torn(oid: str, path: Path, reason: str) -> RopewalkError:
 
 
 def _object_folders(first: Path) -> list[Path]:
-    """The object folder and those it borrows from (`info/alternates`)."""
+    """Return the object folder and those it borrows from (`info/alternates`)."""
     folders = [first]
     frontier = [first]
     for _ in range(ALTERNATES_DEPTH_MAX):
@@ -266,7 +266,7 @@ def _object_folders(first: Path) -> list[Path]:
 
 
 def _lines(listing: Path) -> list[str]:
-    """The lines of `info/alternates`: paths, in the bytes of the file system."""
+    """Return the lines of `info/alternates`: paths, in the bytes of the file system."""
     try:
         raw = read_file(listing)
     except (FileNotFoundError, NotADirectoryError):

@@ -34,7 +34,7 @@ class PackEntry(NamedTuple):
 
 
 def build_index(entries: Iterable[tuple[bytes, int, int]], checksum: bytes) -> bytes:
-    """The index of a pack whose trailing checksum is given; entries as in `PackEntry`, in any order.
+    """Return the index of a pack whose trailing checksum is given; entries as in `PackEntry`, in any order.
 
     >>> list(read_index(build_index([(b"b" * 20, 7, 99), (b"a" * 20, 8, 12)], bytes(20))))[0].offset
     12
@@ -67,7 +67,7 @@ class GrowingIndex:
         return sum(map(len, self._rows)) // ROW.size
 
     def finish(self, checksum: bytes) -> bytes:
-        """The whole index, for a pack whose trailing checksum is given."""
+        """Return the whole index, for a pack whose trailing checksum is given."""
         oids, crcs, offsets = bytearray(), array("I"), array("Q")
         for rows in self._rows:
             for oid, crc, offset in sorted(ROW.iter_unpack(rows)):
@@ -120,7 +120,7 @@ class PackIndex(Sequence[PackEntry]):
         return sorted(self, key=attrgetter("offset"))
 
     def oids_under(self, first: int) -> bytes:
-        """The ids that begin with a byte, one behind the other."""
+        """Return the ids that begin with a byte, one behind the other."""
         start = self._fanout[first - 1] if first else 0
         return self._raw[INDEX_HEAD_BYTES + 20 * start : INDEX_HEAD_BYTES + 20 * self._fanout[first]]
 
@@ -137,7 +137,7 @@ def read_index(raw: bytes) -> PackIndex:
 
 
 def index_fits(head: bytes, size: int) -> bool:
-    """Whether the first bytes of an index and its size fit together, so that a reader stays inside the file.
+    """Return whether the first bytes of an index and its size fit together, so that a reader stays inside the file.
 
     >>> index = build_index([(b"a" * 20, 0, 12)], bytes(20))
     >>> index_fits(index[:INDEX_HEAD_BYTES], len(index)), index_fits(index[:INDEX_HEAD_BYTES], len(index) - 1)
@@ -177,7 +177,7 @@ def _assembled(
 
 
 def seal_index(columns: bytes, checksum: bytes) -> bytes:
-    """An index of its columns: the fanout and what follows it, and the checksum of the pack they belong to."""
+    """Return an index of its columns: the fanout and what follows it, and the checksum of the pack they belong to."""
     body = MAGIC + columns + checksum
     return body + hashlib.sha1(body, usedforsecurity=False).digest()
 

@@ -74,14 +74,14 @@ class PackFolder:
             return True
 
     def resolve(self, prefix: str) -> list[str]:
-        """The ids that begin with some hex digits, at most two of them."""
+        """Return the ids that begin with some hex digits, at most two of them."""
         found: set[str] = set()
         for pack in list(self._packs.values()):
             found.update(pack.beginning_with(prefix))
         return sorted(found)[:2]
 
     def read(self, oid: str) -> tuple[Kind, bytes] | None:
-        """An object, None if no pack here has it. Its bytes are not hashed yet."""
+        """Return an object, None if no pack here has it. Its bytes are not hashed yet."""
         place = self._find(bytes.fromhex(oid))
         if place is None:
             return None
@@ -110,7 +110,7 @@ class PackFolder:
                 self._packs[name] = _Pack(self._folder / name)
 
     def _resolve(self, pack: _Pack, offset: int) -> _Base:
-        """An entry with its deltas applied: down to the base, then up again."""
+        """Return an entry with its deltas applied: down to the base, then up again."""
         deltas: list[tuple[_Pack, int, bytes]] = []
         while True:
             known = self._bases.get((pack.name, offset))
@@ -192,7 +192,7 @@ class _Pack:
         )
 
     def offset_of(self, oid: bytes) -> int | None:
-        """Where an object lies in the pack, None if it is not in it."""
+        """Return where an object lies in the pack, None if it is not in it."""
         index = self._index or self._open()
         if index is None:
             return None
@@ -232,7 +232,7 @@ class _Pack:
                 yield name
 
     def entry(self, offset: int) -> tuple[int, bytes, int | bytes]:
-        """An entry as packed: its kind, its inflated bytes, and for a delta where its base is."""
+        """Return an entry as packed: its kind, its inflated bytes, and for a delta where its base is."""
         chunk = self._at(offset, READ_BYTES)
         number, size, at = self._header(chunk)
         base: int | bytes = 0
@@ -288,7 +288,7 @@ class _Pack:
         return number, size, at
 
     def _back(self, chunk: bytes, at: int) -> tuple[int, int]:
-        """How far back a delta's base is, as git counts it."""
+        """Return how far back a delta's base is, as git counts it."""
         byte = chunk[at] if at < len(chunk) else 0
         back = byte & 0x7F
         while byte & 0x80:
@@ -344,7 +344,7 @@ class _Pack:
 
 
 def _patched(base: bytes, delta: bytes, pack: _Pack) -> bytes:
-    """A delta applied to its base: copies from the base, and new bytes."""
+    """Return a delta applied to its base: copies from the base, and new bytes."""
     try:
         source, at = _varint(delta, 0)
         target, at = _varint(delta, at)

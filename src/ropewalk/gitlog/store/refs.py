@@ -58,18 +58,18 @@ class GitRefs:
         self._guard = threading.Lock()
 
     def read(self, name: str) -> str | None:
-        """What a ref points to, None if there is no such ref."""
+        """Return what a ref points to, None if there is no such ref."""
         # Loose first, packed second: packing writes the packed file before it removes the loose one.
         loose = self._read_loose(name)
         return loose if loose is not None else self._read_packed().get(name)
 
     def under(self, prefix: str) -> dict[str, str]:
-        """Every ref below a prefix that ends with `/`, by name, in order of name."""
+        """Return every ref below a prefix that ends with `/`, by name, in order of name."""
         found = ((name, self.read(name)) for name in self.names(prefix))
         return {name: oid for name, oid in found if oid is not None}
 
     def names(self, prefix: str) -> list[str]:
-        """The names of the refs below a prefix, also of those whose value cannot be read."""
+        """Return the names of the refs below a prefix, also of those whose value cannot be read."""
         found = {name for name in self._read_packed() if name.startswith(prefix)}
         for folder, _, files in os.walk(self._git_dir / prefix):
             names = ((Path(folder) / file).relative_to(self._git_dir).as_posix() for file in files)

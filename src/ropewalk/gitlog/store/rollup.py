@@ -46,7 +46,7 @@ class _Pack:
 
 
 def pack_count(folder: Path) -> int:
-    """How many packs a reader has to look through."""
+    """Return how many packs a reader has to look through."""
     with os.scandir(folder) as entries:
         return sum(entry.name.endswith(".idx") and entry.name.startswith("pack-") for entry in entries)
 
@@ -231,7 +231,7 @@ def _holds_whole_objects(extents: list[tuple[PackEntry, int]], raw: mmap.mmap) -
 
 
 def _doubled(packs: list[_Pack]) -> set[bytes]:
-    """The objects that stand in more than one pack: few, if any."""
+    """Return the objects that stand in more than one pack: few, if any."""
     oids = [bytearray() for _ in range(256)]
     for pack in packs:
         with contextlib.suppress(OSError, RopewalkError):

@@ -28,7 +28,7 @@ class TrustedKeys:
 
 
 def anchored_commits(repo: Repo, layout: Layout, topic: str) -> set[str]:
-    """The commits anchors name, for a walk to look out for; damage is reported by `check_anchors`."""
+    """Return the commits anchors name, for a walk to look out for; damage is reported by `check_anchors`."""
     try:
         return {anchor.head for anchor in anchors(repo, layout, topic)}
     except RopewalkError:
@@ -38,7 +38,7 @@ def anchored_commits(repo: Repo, layout: Layout, topic: str) -> set[str]:
 def check_anchors(
     repo: Repo, layout: Layout, topic: str, met: set[str], trusted: TrustedKeys, *, complete: bool = True
 ) -> Step:
-    """Every anchor names a commit of the log; signatures hold, where there is a key to tell.
+    """Return every anchor names a commit of the log; signatures hold, where there is a key to tell.
 
     `complete` is whether the log was walked down to its root: what was not met may else lie below.
     """
@@ -130,7 +130,7 @@ def _signature_fits(anchor: LogAnchor, keys: Iterable[PublicKey]) -> bool:
 
 
 def _signer_name(note: bytes) -> str:
-    """The name on the first signature line; it is only a claim until a key holds it true."""
+    """Return the name on the first signature line; it is only a claim until a key holds it true."""
     for line in note.decode("utf-8", "replace").split("\n\n")[-1].splitlines():
         if line.startswith("— "):
             return line[2:].partition(" ")[0]

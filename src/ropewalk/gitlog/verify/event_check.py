@@ -113,7 +113,7 @@ def list_chain(repo: Repo, head: str, stop: str | None, count: int | None = None
 
 
 def check_order(lower: Headers | None, upper: Headers) -> str | None:
-    """What is wrong between two neighbours: ULIDs and numbers must rise. None if nothing is."""
+    """Return what is wrong between two neighbours: ULIDs and numbers must rise. None if nothing is."""
     if lower is None:
         return None
     if lower.ulid >= upper.ulid:
@@ -125,7 +125,7 @@ def check_order(lower: Headers | None, upper: Headers) -> str | None:
 
 
 def check_first(headers: Headers) -> str | None:
-    """What is wrong with the first event of a log as its first. None if nothing is."""
+    """Return what is wrong with the first event of a log as its first. None if nothing is."""
     return None if _seq(headers) in (None, 0) else f"the first entry has seq {_seq(headers)}"
 
 
@@ -151,7 +151,7 @@ def _check_envelope(
     blob: Oid | None,
     wrong: Wrong,
 ) -> dict[str, Any] | None:
-    """The envelope, if it is the one the commit promises."""
+    """Return the envelope, if it is the one the commit promises."""
     document: dict[str, Any] | None = None
     try:
         trees: list[list[TreeEntry]] | None = None
@@ -177,7 +177,7 @@ def _check_envelope(
 def _planted(
     repo: Repo, layout: Layout, topic: str, commit: Commit, headers: Headers, blob: Oid | None
 ) -> bytes | None:
-    """The envelope's bytes, if the commit's tree can only be the one that holds them alone at their place."""
+    """Return the envelope's bytes, if the commit's tree can only be the one that holds them alone at their place."""
     if blob is None or layout.path is None:
         return None
     try:
@@ -190,7 +190,7 @@ def _planted(
 def _open_trees(
     repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commit, headers: Headers
 ) -> tuple[Oid, list[list[TreeEntry]]]:
-    """The envelope's blob, and what every tree on the way to it holds, each read once."""
+    """Return the envelope's blob, and what every tree on the way to it holds, each read once."""
     if layout.path is None:
         raise NotFound(f"entries of the {layout.name} layout carry no envelope", entry=oid)
     at, trees = commit.tree, []

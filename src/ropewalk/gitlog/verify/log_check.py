@@ -45,7 +45,7 @@ class _Walk:
     notes: NoteCheck | None = None
 
     def content_ids(self) -> Iterator[ContentId]:
-        """The content ids, oldest first."""
+        """Yield the content ids, oldest first."""
         for at in range(len(self.names) - 32, -1, -32):
             yield ContentId("blake3:" + self.names[at : at + 32].hex())
 
@@ -93,7 +93,7 @@ def verify_log(
 
 
 def _runs(repo: Repo, head: str | None) -> Iterator[list[tuple[Oid, Commit, bytes]]]:
-    """The commits from the head down, in runs, newest first."""
+    """Yield the commits from the head down, in runs, newest first."""
     run: list[tuple[Oid, Commit, bytes]] = []
     at = head
     while at is not None:
@@ -123,7 +123,7 @@ def _entry(oid: Oid, commit: Commit, raw: bytes) -> Entry:
 
 
 def _derive(_parents: tuple[EntryId, ...], body: bytes) -> EntryId:
-    """A commit's name covers its parents: they were read from these very bytes."""
+    """Return the id of a commit computed from its bytes; the id covers the parents read from them."""
     return EntryId(hashlib.sha1(b"commit %d\x00" % len(body) + body, usedforsecurity=False).digest())
 
 
@@ -208,7 +208,7 @@ def _steps(
 
 
 def _extra_steps(layout: Layout, topic: str, walk: _Walk) -> Iterator[Step]:
-    """What only some logs have: entries dated ahead, and notes."""
+    """Yield what only some logs have: entries dated ahead, and notes."""
     if walk.limit is not None and walk.first_ahead is not None and walk.first_ahead.headers is not None:
         ulid = walk.first_ahead.headers.ulid
         yield Step.optional(  # the bytes are what was written; no log can show when that was

@@ -31,7 +31,7 @@ class StoredHead:
 
 
 def origin_of(layout: Layout, topic: str) -> str:
-    """The name of a log in its signed heads; also the name of the key that signs them.
+    """Return the name of a log in its signed heads; also the name of the key that signs them.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
     >>> origin_of(SHIPLOG, "prod")
@@ -67,7 +67,7 @@ def add_signed_head(
 
 
 def signed_heads(repo: Repo, layout: Layout, topic: str) -> Iterator[StoredHead]:
-    """The signed heads of a topic, newest first."""
+    """Yield the signed heads of a topic, newest first."""
     for each in list_files(repo, signed_heads_ref(layout, topic)):
         note = each.files.get(FILE_NAME)
         if note is None:
@@ -76,7 +76,7 @@ def signed_heads(repo: Repo, layout: Layout, topic: str) -> Iterator[StoredHead]
 
 
 def check_signed_head(stored: StoredHead, verifier: Verifier, content_ids: Iterable[ContentId]) -> SignedHead:
-    """The head, if the key signed it and the events below it give its root. `content_ids` may be longer."""
+    """Return the head, if the key signed it and the events below it give its root. `content_ids` may be longer."""
     head, _ = open_head(stored.note, verifier)
     frontier = Frontier(SHA256)
     if head.size:

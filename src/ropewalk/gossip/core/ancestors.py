@@ -228,6 +228,6 @@ def _digest_of(raw: bytes) -> bytes:
 
 
 def _list_head(raw: bytes, at: int) -> tuple[int, int]:
-    """How many items the list at `at` has, and where they begin."""
+    """Return how many items the list at `at` has, and where they begin."""
     size = _COUNT_BYTES.get(raw[at], 0)
     return (int.from_bytes(raw[at + 1 : at + 1 + size], "big") if size else raw[at] - 0x80), at + 1 + size

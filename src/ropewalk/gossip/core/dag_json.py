@@ -24,7 +24,7 @@ _escape = json.encoder.encode_basestring
 
 
 def encode(value: Any) -> bytes:
-    """The DAG-JSON bytes of a value of the IPLD data model.
+    """Return the DAG-JSON bytes of a value of the IPLD data model.
 
     >>> encode({"b": b"rope", "a": 1.0, "big": 2.0**53})
     b'{"a":1,"b":{"/":{"bytes":"cm9wZQ"}},"big":9007199254740992.0}'
@@ -94,7 +94,7 @@ def _refuse_reserved(value: dict[str, Any]) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """A value of the IPLD data model as plain JSON values, for `--json` answers and pages.
+    """Return a value of the IPLD data model as plain JSON values, for `--json` answers and pages.
 
     >>> to_json([b"rope", {"n": 1}])
     [{'/': {'bytes': 'cm9wZQ'}}, {'n': 1}]

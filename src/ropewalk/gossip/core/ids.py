@@ -29,7 +29,7 @@ _SHIFTS = tuple(range(150, -1, -10))
 
 @lru_cache(IDS_CACHED)
 def id_of(key: bytes) -> MessageId:
-    """The text form of a key: base32hex, lower case, without padding.
+    """Return the text form of a key: base32hex, lower case, without padding.
 
     >>> id_of(bytes(20))
     '00000000000000000000000000000000'
@@ -75,7 +75,7 @@ class ClockCode:
         return self._encode(clock)
 
     def clock(self, key: bytes) -> int:
-        """The clock of a key.
+        """Return the clock of a key.
 
         >>> CLOCKS["v0.6"].clock(bytes.fromhex("818000") + bytes(17))
         16384
@@ -95,14 +95,14 @@ class ClockCode:
         return clock.to_bytes(7, "big") + key[size:]
 
     def from_order(self, order: bytes) -> Key:
-        """The key that `order` was made from."""
+        """Return the key that `order` was made from."""
         if self.sorts:
             return Key(order)
         return Key(self.encode(int.from_bytes(order[:7], "big")) + order[7:])
 
 
 def make_key(code: ClockCode, clock: int, digest: bytes) -> Key:
-    """The key of a message: its clock, then its digest, cut to twenty bytes.
+    """Return the key of a message: its clock, then its digest, cut to twenty bytes.
 
     >>> make_key(CLOCKS["v0.13"], 1, bytes(32)).hex()
     '0100000000000000000000000000000000000000'

@@ -364,7 +364,7 @@ class GossipLog(Generic[Payload, Result]):
 
     @contextmanager
     def _indexed(self, *ids: str) -> Iterator[View]:
-        """A view in which these messages are in the ancestor index; it is brought up to date where it lags."""
+        """Yield a view in which these messages are in the ancestor index; update the index where it lags."""
         keys = [key_of(id) for id in ids]
         with self.view() as view:
             for key in keys:

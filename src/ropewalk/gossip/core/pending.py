@@ -185,6 +185,6 @@ def _is_full(view: View, limits: PendingLimits, more: int) -> bool:
 
 
 def _after(prefix: bytes) -> bytes:
-    """The first key beyond all keys that begin with `prefix`."""
+    """Return the first key beyond all keys that begin with `prefix`."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes((trimmed[-1] + 1,)) if trimmed else prefix + b"\xff" * KEY_BYTES

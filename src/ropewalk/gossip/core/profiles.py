@@ -39,7 +39,7 @@ class Parts(NamedTuple):
     parent_ids: tuple[MessageId, ...] | None = None
 
     def signed(self, signature: bytes) -> Parts:
-        """The same with its signature filled in."""
+        """Return the same with its signature filled in."""
         return self._replace(signature=signature)
 
 
@@ -59,7 +59,7 @@ class Profile:
 
     @staticmethod
     def did(public: keys.PublicKey) -> str:
-        """The name of an author."""
+        """Return the name of an author."""
         return _did_of(public)
 
 
@@ -122,7 +122,7 @@ def _shape(raw: bytes, name: ProfileName, length: int) -> list[Any]:
 
 
 def check_parents(value: Any) -> tuple[Key, ...]:
-    """The parents of a message, if they are keys in the one order they may have, and not too many."""
+    """Return the parents of a message, if they are keys in the one order they may have, and not too many."""
     if type(value) is not list:
         raise Invalid("parents must be a list", reason="parents")
     if len(value) > PARENTS_MAX:

@@ -24,7 +24,7 @@ class View(Protocol):
     """One moment of the tables; later commits do not show."""
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """The value under a key, or None."""
+        """Return the value under a key, or None."""
 
     def scan(
         self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
@@ -32,7 +32,7 @@ class View(Protocol):
         """Keys and values with `start <= key < stop`, in bytewise order of the keys."""
 
     def count(self, table: str) -> int:
-        """How many keys the table has; constant time."""
+        """Return how many keys the table has; constant time."""
 
 
 class Transaction(View, Protocol):
@@ -49,7 +49,7 @@ class TableStore(Protocol):
     """Ordered, transactional tables: one writer, many readers, a commit is durable when it returns."""
 
     def read(self) -> AbstractContextManager[View]:
-        """A view of the tables as of now."""
+        """Return a view of the tables as of now."""
 
     def transact(self, body: Callable[[Transaction], T]) -> T:
         """Run `body` as one transaction: all of it is durable when this returns, or none of it if it raises.

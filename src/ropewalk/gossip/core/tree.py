@@ -73,12 +73,12 @@ class TreeWriter:
 
 
 def reader(view: View) -> ProllyReader:
-    """The tree of one moment, to read; for a session that asks more than once."""
+    """Return the tree of one moment, to read; for a session that asks more than once."""
     return ProllyReader(_Rows(view))
 
 
 def root_of(view: View) -> Node:
-    """The root; the empty log has the anchor of level 0."""
+    """Return the root; the empty log has the anchor of level 0."""
     return reader(view).get_root()
 
 
@@ -88,5 +88,5 @@ def node_of(view: View, level: int, key: bytes) -> Node | None:
 
 
 def children_of(view: View, level: int, key: bytes) -> list[Node]:
-    """The nodes below a node; NotFound if there is no such node."""
+    """Return the nodes below a node; NotFound if there is no such node."""
     return reader(view).get_children(level, key)

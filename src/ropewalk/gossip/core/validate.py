@@ -15,7 +15,7 @@ Validate = Callable[[Any], bool] | dict[str, Any]
 
 
 def validator(validate: Validate | None) -> Callable[[Any], None]:
-    """A function that raises InvalidEnvelope for a payload the application does not know.
+    """Return a function that raises InvalidEnvelope for a payload the application does not know.
 
     Bytes and links reach a schema in their DAG-JSON form. References in a schema are never fetched.
 

@@ -47,7 +47,7 @@ def verify_log(
 
 
 def read_message(log: GossipLog, order: bytes, raw: bytes) -> SignedMessage:
-    """A stored message, if it is the one that belongs under its key."""
+    """Return a stored message, if it is the one that belongs under its key."""
     signed = log.decode(raw)
     if log.profile.code.order(signed.key) != order:
         raise DigestMismatch(
@@ -64,7 +64,7 @@ class Arrivals:
         self._later: set[bytes] = set()
 
     def each(self, *, deep: bool) -> Iterator[tuple[int, Key | None, SignedMessage | RopewalkError]]:
-        """Every position with its message, or what is wrong with it; one that is gone has no key."""
+        """Yield every position with its message, or what is wrong with it; one that is gone has no key."""
         found = self._view.scan("arrivals", arrival_key(self._start), arrival_key(self._end))
         keys = {int.from_bytes(seq, "big") - 1: Key(key) for seq, key in found}
         self._later = set(keys.values()) if deep else set()
@@ -97,12 +97,12 @@ class Arrivals:
 
 
 def arrival_key(position: int) -> bytes:
-    """The key under which the arrival at a position, counted from zero, is stored."""
+    """Return the key under which the arrival at a position, counted from zero, is stored."""
     return (position + 1).to_bytes(8, "big")
 
 
 def find_end(view: View) -> tuple[int, Key | None, str]:
-    """How many messages have arrived, the last of them, and what is wrong with that number, if anything is."""
+    """Return how many messages have arrived, the last of them, and what is wrong with that number, if anything is."""
     last = next(iter(view.scan("arrivals", reverse=True)), None)
     end = 0 if last is None else int.from_bytes(last[0], "big")
     held = counted(view).arrived

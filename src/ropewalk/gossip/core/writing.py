@@ -214,7 +214,7 @@ class Batch:
             todo.extend(self._ready(child.key))
 
     def _ready(self, parent: Key) -> list[SignedMessage]:
-        """The waiting children whose last missing parent this was, in reverse: the next to go is at the end."""
+        """Return the waiting children whose last missing parent this was, in reverse: the next to go is at the end."""
         found = []
         for _, raw in pending.ready(self.change, parent):
             child = decode(self._log.profile, self._log.topic, raw)

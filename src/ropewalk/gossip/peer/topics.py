@@ -164,7 +164,7 @@ def open_topic(home: Path, topic: str, *, create: bool, **options: Unpack[LogOpt
 
 
 def topic_folder(home: Path, topic: str) -> Path:
-    """Where a topic lives; a topic of dots must not climb out of its folder.
+    """Return where a topic lives; a topic of dots must not climb out of its folder.
 
     >>> topic_folder(Path("home"), "..").as_posix()
     'home/gossip/%2E%2E'
@@ -174,7 +174,7 @@ def topic_folder(home: Path, topic: str) -> Path:
 
 
 def topics(home: Path) -> list[str]:
-    """The topics kept under a repository's `ropewalk` folder."""
+    """Return the topics kept under a repository's `ropewalk` folder."""
     folder = home / "gossip"
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted(unquote(each.name) for each in found if (each / "data.mdb").is_file())

@@ -146,7 +146,7 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in their order: numbers as int, everything with a length as bytes."""
+    """Yield the fields of a message in their order: numbers as int, everything with a length as bytes."""
     at = 0
     while at < len(raw):
         tag, at = _read_varint(raw, at)
@@ -171,7 +171,7 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _only(raw: bytes, what: str) -> tuple[int, bytes]:
-    """The one field of a oneof."""
+    """Return the one field of a oneof."""
     found = list(_fields(raw))
     if len(found) != 1 or not isinstance(found[0][1], bytes):
         raise Invalid(f"{what} must have exactly one field, got {len(found)}", reason="protobuf")

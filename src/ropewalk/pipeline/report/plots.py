@@ -53,7 +53,7 @@ tr:last-child td{border-bottom:0}.n{text-align:right;font-variant-numeric:tabula
 
 
 def number(value: float) -> str:
-    """A number for people.
+    """Return a number for people.
 
     >>> number(1708), number(6.181205), number(0.02), number(3.0)
     ('1,708', '6.2', '0.02', '3')
@@ -64,7 +64,7 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share for people.
+    """Return a share for people.
 
     >>> percent(0.138889)
     '13.9 %'
@@ -73,7 +73,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time span in the unit that fits.
+    """Return a time span in the unit that fits.
 
     >>> duration(42), duration(300), duration(8000), duration(200_000), duration(None)
     ('42 s', '5 min', '2.2 h', '2.3 days', '–')
@@ -87,7 +87,7 @@ def duration(seconds: float | None) -> str:
 
 
 def choose_unit(first: datetime, last: datetime) -> Unit:
-    """How wide a bar is, so that there are neither a handful nor hundreds.
+    """Return how wide a bar is, so that there are neither a handful nor hundreds.
 
     >>> choose_unit(datetime(2024, 11, 1), datetime(2024, 12, 13))
     'day'
@@ -97,7 +97,7 @@ def choose_unit(first: datetime, last: datetime) -> Unit:
 
 
 def buckets(first: datetime, last: datetime, unit: Unit) -> list[datetime]:
-    """Every bucket from one to the other, also those in which nothing happened.
+    """Return every bucket from one to the other, also those in which nothing happened.
 
     >>> len(buckets(datetime(2024, 10, 30), datetime(2024, 11, 2), "day"))
     4
@@ -118,7 +118,7 @@ def buckets(first: datetime, last: datetime, unit: Unit) -> list[datetime]:
 
 
 def section(title: str, unit: str, body: str) -> str:
-    """A part of the page; `unit` names what its numbers count. Without a body there is nothing to show yet."""
+    """Return a part of the page; `unit` names what its numbers count. Without a body there is nothing to show yet."""
     small = f"<small>{escape(unit)}</small>" if unit else ""
     return f"<section><h2>{escape(title)}{small}</h2>{body or '<p class=none>Nothing yet.</p>'}</section>"
 
@@ -126,7 +126,7 @@ def section(title: str, unit: str, body: str) -> str:
 def strips(
     times: Sequence[datetime], unit: Unit, parts: Mapping[str, Mapping[str, Sequence[float]]], what: str
 ) -> str:
-    """One strip of bars a name, all over the same time, each to its own height; stacked where a strip has several
+    """Draw one strip of bars a name, all over the same time, each to its own height; stacked where a strip has several
     series.
 
     >>> noon = datetime(2024, 11, 1, 12)
@@ -149,7 +149,7 @@ def strips(
 
 
 def draw_bars(rows: Sequence[tuple[str, str, float, str]]) -> str:
-    """Lying bars: a name, a note below it, a value, and the value in words.
+    """Draw horizontal bars: a name, a note below it, a value, and the value in words.
 
     >>> draw_bars([("verify", "", 810.5, "811 a second")]).count("<i")
     1
@@ -163,7 +163,7 @@ def draw_bars(rows: Sequence[tuple[str, str, float, str]]) -> str:
 
 
 def table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; a column is a name and whether it holds numbers. None is a dash."""
+    """Return a table; a column is a name and whether it holds numbers. None is a dash."""
     found = [list(row) for row in rows]
     if not found:
         return ""

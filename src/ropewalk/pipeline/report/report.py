@@ -38,7 +38,7 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render(warehouse: Warehouse, now_ms: int) -> str:
-    """The page."""
+    """Return the page."""
     manifests = warehouse.require().manifests()
     files = warehouse.current_files(manifests)
 
@@ -233,7 +233,7 @@ def _lag(lag: list[dict[str, Any]]) -> str:
 
 
 def _health(measured: Sequence[Path]) -> str:
-    """What the newest measurement said."""
+    """Return what the newest measurement said."""
     names = [
         "channel",
         "domain",
@@ -270,7 +270,7 @@ def _health(measured: Sequence[Path]) -> str:
 
 
 def _states(replays: Sequence[Path]) -> str:
-    """The newest state of every channel by every reducer."""
+    """Return the newest state of every channel by every reducer."""
     names = ["channel", "reducer", "height", "state_root"]
     rows = _read(replays, names).to_pylist()
     newest = {(row["channel"], row["reducer"]): row for row in rows}

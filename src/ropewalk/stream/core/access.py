@@ -24,7 +24,7 @@ class Access:
     sealed: bool = False
 
     def sees(self, kind: Kind, name: str) -> bool:
-        """Whether frames about this name may be sent.
+        """Return whether frames about this name may be sent.
 
         >>> EVERYBODY.sees("ref", "refs/gatos/private/user-ada/notes"), EVERYBODY.sees("topic", "jobs/pending")
         (False, True)
@@ -32,7 +32,7 @@ class Access:
         return _any(self.allow, kind, name) and not _any(self.deny, kind, name)
 
     def denies(self, pattern: Pattern) -> bool:
-        """Whether nothing the pattern could match may be seen, as far as that is plain from the rules alone."""
+        """Return whether nothing the pattern could match may be seen, as far as that is plain from the rules alone."""
         if any(rule.covers(pattern) for rule in self.deny):
             return True
         plain = not self.sealed and "*" not in pattern.text and ">" not in pattern.text

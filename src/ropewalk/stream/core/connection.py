@@ -138,11 +138,11 @@ class Connection:
             self.leave()
 
     def leave(self) -> None:
-        """The socket is gone; nothing is owed to this reader any more."""
+        """End the connection: the socket is gone, and nothing more is sent."""
         self.window.readers.discard(self)
 
     def set_access(self, access: Access) -> None:
-        """The rules have changed; they hold from the next frame on."""
+        """Apply changed rules from the next frame on."""
         self._access = access
         self._floors.clear()
         if not access.sealed:
@@ -170,7 +170,7 @@ class Connection:
     # What goes out
 
     def take(self, now_ms: int, limit: int = 64) -> list[str]:
-        """What to send now, in order: at most so many frames, and what we have to say of ourselves.
+        """Return what to send now, in order: at most so many frames, and what we have to say of ourselves.
 
         Nothing: wait until `has_more`, until the client speaks, or until `due_ms`. If `closing` is set afterwards,
         close the socket that way once these are sent.
@@ -208,7 +208,7 @@ class Connection:
         return min(due, self._pings[0][0] + self.limits.pong_ms) if self._pings else due
 
     def lose(self, kept: KeptFrame) -> None:
-        """The window must drop a frame that was not taken: if it is wanted, this reader is too slow."""
+        """Note that the window drops a frame; close the connection if this reader still wanted it."""
         if self._wants(kept):
             reason = f"slow reader: frame {kept.seq} left the window before it was taken"
             self._say(ErrorFrame("SLOW_READER", reason, missing_seq=kept.seq))
@@ -402,7 +402,7 @@ def pattern_error(code: str, message: str, pattern: Pattern, *, dropped: bool | 
 
 
 def keys(frame: Sub | Unsub) -> list[tuple[Kind, str]]:
-    """The patterns a frame names, each with its kind.
+    """Return the patterns a frame names, each with its kind.
 
     >>> keys(Sub(("refs/gatos/**",), ("jobs",)))
     [('ref', 'refs/gatos/**'), ('topic', 'jobs')]

@@ -148,7 +148,7 @@ _BUS_EVENT: Final = frozenset(("kind", "topic", "payload", "seq", "ts", "seq_ori
 
 
 def encode(frame: ClientFrame | ServerFrame) -> str:
-    """A frame as it travels.
+    """Return a frame as it travels.
 
     >>> encode(Sub(topics=("jobs.*",), since_seq=7))
     '{"op":"sub","refs":[],"sinceSeq":7,"topics":["jobs.*"]}'
@@ -172,7 +172,7 @@ def encode(frame: ClientFrame | ServerFrame) -> str:
 
 
 def parse_client(data: str | bytes) -> ClientFrame:
-    """What a client said. Anything the schema does not name is refused, and so are duplicate keys.
+    """Return what a client said. Anything the schema does not name is refused, and so are duplicate keys.
 
     >>> parse_client('{"op":"sub","topics":["jobs.*"]}')
     Sub(refs=(), topics=('jobs.*',), since_seq=None)
@@ -283,7 +283,7 @@ def _bus_event(read: _Members, found: Mapping[str, Any]) -> BusEvent:
 
 
 def relayed(frame: Data, seq: int) -> Data:
-    """A frame of an upstream as a proxy passes it on: numbered by the proxy, with the origin's number inside.
+    """Return a frame of an upstream as a proxy passes it on: numbered by the proxy, with the origin's number inside.
 
     >>> relayed(RefUpdate("refs/gatos/x", None, "8b1c", 9, ""), 123).seq_origin
     9
@@ -296,7 +296,7 @@ def relayed(frame: Data, seq: int) -> Data:
 
 
 def timestamp(time_ms: int) -> str:
-    """A moment as frames write it.
+    """Return a moment as frames write it.
 
     >>> timestamp(1_767_323_045_678)
     '2026-01-02T03:04:05.678Z'

@@ -37,7 +37,7 @@ class Pattern:
     parts: tuple[str, ...]
 
     def matches(self, name: str) -> bool:
-        """Whether the name is one of those meant.
+        """Return whether the name is one of those meant.
 
         >>> parse_pattern("ref", "refs/gatos/state/**").matches("refs/gatos/state/public/main")
         True
@@ -47,7 +47,7 @@ class Pattern:
         return _matches(self.parts, _parts_of(self.kind, name), "**", _part_matches)
 
     def reaches(self, prefix: str) -> bool:
-        """Whether a ref below the prefix may be one of those meant.
+        """Return whether a ref below the prefix may be one of those meant.
 
         >>> parse_pattern("ref", "refs/*/state/**").reaches("refs/gatos/")
         True

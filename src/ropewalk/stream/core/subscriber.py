@@ -67,7 +67,7 @@ class Subscriber:
         self._out: list[str] = []
 
     def connected(self) -> None:
-        """A new connection: what was to be sent on the last one is void."""
+        """Begin a new connection; drop what was to be sent on the last one."""
         self.begun = False
         self._out.clear()
         self._consumed = 0
@@ -107,7 +107,7 @@ class Subscriber:
             self._consumed = 0
 
     def outgoing(self) -> list[str]:
-        """What to send now."""
+        """Return what to send now."""
         out, self._out = self._out, []
         return out
 

@@ -95,7 +95,7 @@ class Window:
         return len(self._kept)
 
     def __getitem__(self, seq: int) -> KeptFrame:
-        """The frame of that number, which must be kept."""
+        """Return the frame of that number, which must be kept."""
         at = seq - self.oldest
         if not 0 <= at < len(self._kept):
             raise IndexError(f"frame {seq} is not kept")

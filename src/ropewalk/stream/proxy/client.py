@@ -57,11 +57,11 @@ class CatchUp:
         self._heard_ms = now_ms
 
     def connected(self) -> None:
-        """A connection to the upstream begins."""
+        """Begin a connection to the upstream."""
         self.subscriber.connected()
 
     def dropped(self, now_ms: int) -> None:
-        """It ended; another one goes on where this one was, but not for ever."""
+        """Note that it ended; another one continues, for a limited number of attempts."""
         self._attempts += 1
         if not self.ended and self._attempts >= ATTEMPTS_MAX:
             self.fail("the upstream could not be asked", now_ms)
@@ -90,7 +90,7 @@ class CatchUp:
         return []
 
     def outgoing(self) -> list[str]:
-        """What to send to the upstream."""
+        """Return what to send to the upstream."""
         return self.subscriber.outgoing()
 
     def tick(self, now_ms: int) -> None:
@@ -99,12 +99,12 @@ class CatchUp:
             self.fail("the upstream did not send them", now_ms)
 
     def taken(self) -> tuple[int, str]:
-        """The next frame, which is under way to the client from now on: the upstream may send one more."""
+        """Return the next frame, which is under way to the client from now on: the upstream may send one more."""
         self.subscriber.consumed(1)
         return self.ready.popleft()
 
     def extend(self, upstream: int | None, number: int) -> None:
-        """Meanwhile the window dropped one more, newer than all before: it is fetched as well."""
+        """Also fetch a frame, newer than all before, that the window dropped meanwhile."""
         if upstream is None:  # it cannot be sent again, which is reported after the others
             self._wanted[-number] = number
         else:
@@ -112,7 +112,7 @@ class CatchUp:
             self._last = upstream
 
     def fail(self, reason: str, now_ms: int) -> None:
-        """They cannot be had: say which, and go on with what the window has."""
+        """Give up: report which frames are missing, and go on with what the window has."""
         self.ended = True
         missing = self.next or self.client.cursor + 1
         self.ready.clear()
@@ -165,7 +165,7 @@ class ProxyConnection(Connection):
         return bool(self._subscriptions)
 
     def wants_of(self, pattern: Pattern) -> bool:
-        """Whether it is subscribed to something that this pattern covers."""
+        """Return whether it is subscribed to something that this pattern covers."""
         return any(pattern.covers(each.pattern) for each in self._subscriptions.values())
 
     def leave(self) -> None:
@@ -225,11 +225,11 @@ class ProxyConnection(Connection):
         self._tell_once(error, pattern)
 
     def names(self) -> list[Pattern]:
-        """What it is subscribed to."""
+        """Return what it is subscribed to."""
         return [each.pattern for each in self._subscriptions.values()]
 
     def give_up(self, missing_seq: int, reason: str, now_ms: int) -> None:
-        """What was to be fetched cannot be had: from here on it is live."""
+        """Report frames that cannot be fetched, and go on with live ones."""
         self._catching = None
         self.cursor = self.window.seq
         self._expire(missing_seq, f"frame {missing_seq} is no longer kept, and {reason}")
@@ -255,7 +255,7 @@ class ProxyConnection(Connection):
             self.tell_sealed(self._host.sealed)
 
     def _missing(self, since: int, sub: Sub, now_ms: int) -> dict[int, int] | None:
-        """What must be fetched for this; None if the window has it all, or if that is not known."""
+        """Return what must be fetched for this; None if the window has it all, or if that is not known."""
         self.window.prune(now_ms)
         if since + 1 >= self.window.oldest or since < self.sent_seq or self._catching is not None:
             return None
@@ -300,7 +300,7 @@ class ProxyConnection(Connection):
         self._say(pattern_error("PROXY_FULL", message, pattern))
 
     def _begin_late(self, reason: str) -> None:
-        """Frames it wants were never here: say so, and go on with what comes from now on."""
+        """Report that wanted frames were never here, and go on with new ones."""
         missing = self.cursor + 1
         if self._catching is not None:
             missing = self._catching.next or missing

@@ -53,7 +53,7 @@ class Probes:
         self._due = {pattern: None for pattern in self._due if pattern in wanted}
 
     def begin(self, carried: UpstreamSubscriptions, now_ms: int) -> list[Pattern]:
-        """Which to ask for now: those with a free slot next to the subscriptions."""
+        """Return which to ask for now: those with a free slot next to the subscriptions."""
         room = {
             kind: most - len(carried.texts(kind)) - self._count(kind) for kind, most in self._most.items()
         }
@@ -68,7 +68,7 @@ class Probes:
         return begun
 
     def end(self, now_ms: int) -> list[Pattern]:
-        """Which were asked for long enough."""
+        """Return which were asked for long enough."""
         over = [pattern for pattern, since in self._asked.items() if since + PROBE_MS <= now_ms]
         for pattern in over:
             del self._asked[pattern]
@@ -92,7 +92,7 @@ class Probes:
         return next((each for each in self._asked if (each.kind, each.text) == (kind, text)), None)
 
     def forget(self) -> None:
-        """Another link begins, on which nothing was asked."""
+        """Forget what was asked: another link begins."""
         self._asked.clear()
         self._due.clear()
 

@@ -59,7 +59,7 @@ class MissedFrames:
     untold: int = 0  # how many more there were that were not reported
 
     def payload(self) -> dict[str, Any]:
-        """What is recorded and published of it."""
+        """Return what is recorded and published of it."""
         return {
             "missingSeq": self.missing_seq,
             "oldestSeq": self.oldest_seq,
@@ -159,7 +159,7 @@ class Proxy:
         return carried
 
     def fetch(self, catch_up: CatchUp) -> None:
-        """A client needs what the window has dropped."""
+        """Fetch what the window has dropped, for a client."""
         self.catch_ups.append(catch_up)
         self._changed()
 
@@ -176,7 +176,7 @@ class Proxy:
         self._changed()
 
     def reached(self, seq: int) -> None:
-        """A client has taken everything it wants up to here."""
+        """Note that a client has taken all frames it wants up to this one."""
         if seq <= self._lead:
             return
         self._lead = seq
@@ -187,7 +187,7 @@ class Proxy:
         self._changed()
 
     def left(self) -> None:
-        """A client has gone."""
+        """Note that a client has disconnected."""
         if not self._anybody():
             self.reached(
                 self.window.seq
@@ -206,7 +206,7 @@ class Proxy:
         return len(self._owed) < self._granted or bool(self._asked)
 
     def connected(self) -> None:
-        """A new link begins."""
+        """Begin a new link."""
         self._subscriber.connected()
         self._name_carried()
         self._extra.clear()
@@ -236,7 +236,7 @@ class Proxy:
         return []
 
     def outgoing(self) -> list[str]:
-        """What to send to the upstream."""
+        """Return what to send to the upstream."""
         extra, self._extra = self._extra, []
         return [*self._subscriber.outgoing(), *extra]
 
@@ -374,7 +374,7 @@ class Proxy:
         self._probe(now_ms)
 
     def _unseal(self) -> None:
-        """The upstream shows something, or is another one: what it said of its rules is over."""
+        """Forget what the upstream said of its rules: it shows something, or is another one."""
         if self.sealed is not None:
             self.sealed = None
             for client in self.clients:

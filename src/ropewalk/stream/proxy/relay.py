@@ -59,7 +59,7 @@ class RelayWindow(Window):
         return kept
 
     def tell_gap(self, message: str, now_ms: int) -> KeptFrame:
-        """Frames are missing at this point: say so here, in order, to everybody who comes past it, now or later."""
+        """Report missing frames at this point, in order, to every client that passes it, now or later."""
         seq = self.seq + 1
         text = encode(ErrorFrame("REPLAY_EXPIRED", message, missing_seq=seq, seq=seq))
         kept = self._hold(KeptFrame(seq, "ref", GAP, text, now_ms))
@@ -67,7 +67,7 @@ class RelayWindow(Window):
         return kept
 
     def forget_upstream(self) -> None:
-        """The upstream numbers its frames anew: what it called them before means nothing any more."""
+        """Forget the numbers of the upstream, which starts to count again."""
         self._places = deque((replace(place, upstream=None) for place in self._places), self._places.maxlen)
 
     def place(self, seq: int) -> RelayPosition:

@@ -52,11 +52,11 @@ class UpstreamSubscriptions:
         return iter(self._found.values())
 
     def texts(self, kind: Kind) -> tuple[str, ...]:
-        """The patterns of one kind, as a `sub` names them."""
+        """Return the patterns of one kind, as a `sub` names them."""
         return tuple(text for of, text in self._found if of == kind)
 
     def named(self, kind: Kind, text: str) -> UpstreamSubscription | None:
-        """The one of that text."""
+        """Return the one of that text."""
         return self._found.get((kind, text))
 
     def covering(self, pattern: Pattern) -> UpstreamSubscription | None:
@@ -65,7 +65,7 @@ class UpstreamSubscriptions:
         return min(found, key=lambda each: (each.floor is None, each.floor or 0), default=None)
 
     def full(self, kind: Kind) -> bool:
-        """Whether no further pattern of the kind fits."""
+        """Return whether no further pattern of the kind fits."""
         return sum(1 for of, _ in self._found if of == kind) >= self._most[kind]
 
     def add(self, pattern: Pattern, now_ms: int) -> UpstreamSubscription:

@@ -117,7 +117,7 @@ class Following:
         return item
 
     async def take(self) -> Item:
-        """The next item. Unlike iterating, it leaves it to the caller to say what is `consumed`."""
+        """Return the next item. Unlike iterating, it leaves it to the caller to say what is `consumed`."""
         if self._left:
             raise StopAsyncIteration
         item = await self._items.get()
@@ -161,7 +161,7 @@ class Following:
         )
 
     async def _connect_again(self, end: float | None, failure: Unavailable | None) -> TextSocket:
-        """The server is gone: try until it is back, or until patience ends."""
+        """Try to connect again until the server is back or the time is up."""
         if self._refusal is not None:
             raise Invalid(f"{self.url} refuses: {self._refusal.message}", reason=self._refusal.code)
         now = asyncio.get_running_loop().time
@@ -177,7 +177,7 @@ class Following:
                 failure = error
 
     async def _talk(self, socket: TextSocket) -> None:
-        """One connection, to its end."""
+        """Run one connection to its end."""
         sending = asyncio.create_task(self._send(socket))
         now = asyncio.get_running_loop().time
         ack_by = now() + ACK_S
@@ -328,7 +328,7 @@ def follow(url: str, **options: Any) -> Iterator[FollowIterator]:
 
 
 def with_path(url: str) -> str:
-    """The address of a stream, where only a host was given."""
+    """Return the address of a stream, where only a host was given."""
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -11,7 +11,7 @@ HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store
 
 
 def probe(path: str, fault: str | None, **figures: int) -> HtmlPage | None:
-    """What a probe at a path is answered; None at other paths. `fault` is what keeps the server from its work.
+    """Return what a probe at a path is answered; None at other paths. `fault` is what keeps the server from its work.
 
     >>> probe("/readyz", None, connections=2).body
     b'{"status": "ok", "connections": 2}\\n'

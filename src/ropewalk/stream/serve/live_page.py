@@ -23,7 +23,7 @@ GUARD: Final = {
 
 @cache
 def live_page() -> Mapping[str, HtmlPage]:
-    """The files of the live page, by their paths.
+    """Return the files of the live page, by their paths.
 
     >>> sorted(live_page())
     ['/', '/live.css', '/live.js']

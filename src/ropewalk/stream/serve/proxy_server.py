@@ -123,7 +123,7 @@ class StreamProxy:
         await self._end_tasks()
 
     async def wait(self) -> None:
-        """Until something ends it that trying again would not mend, such as an upstream that turns out to be us."""
+        """Wait for an error that another attempt would not mend, such as an upstream that is this proxy."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -160,7 +160,7 @@ class StreamProxy:
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
 
     async def _link(self) -> RopewalkError | None:
-        """One link, to its end; what was wrong with it."""
+        """Run one link to its end and return what was wrong with it."""
         try:
             socket = await self._connect()
         except RopewalkError as error:
@@ -271,7 +271,7 @@ class StreamProxy:
                 changed.clear()
 
     def _wake_soon(self) -> None:
-        """Once for all that was read at a time: with many clients, waking is the larger part of the work."""
+        """Wake the writers once for all that was read at a time: with many clients, waking costs most."""
         if not self._waking:
             self._waking = True
             asyncio.get_running_loop().call_soon(self._wake)

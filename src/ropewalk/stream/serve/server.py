@@ -49,11 +49,11 @@ class Clock:
         self._start_ns = time.time_ns() - time.monotonic_ns()
 
     def now_ms(self) -> int:
-        """The time."""
+        """Return the time."""
         return (self._start_ns + time.monotonic_ns()) // 1_000_000
 
     def now_us(self) -> int:
-        """The time, finer. A stream's numbers begin here: no earlier run can have come so far."""
+        """Return the time, finer. A stream's numbers begin here: no earlier run can have come so far."""
         return (self._start_ns + time.monotonic_ns()) // 1_000
 
 
@@ -200,7 +200,7 @@ class StreamServer:
         self.wake()
 
     def set_access(self, access: Access) -> None:
-        """Other rules hold from now on."""
+        """Apply other rules from now on."""
         self.access = access
         self._seen.clear()
         for link in self._links:
@@ -234,7 +234,7 @@ class StreamServer:
         return known
 
     def _room_is_short(self) -> bool:
-        """Whether so much was published that readers must take some of it before there is more."""
+        """Return whether so much was published that readers must take some of it before there is more."""
         bounds = self.window.bounds
         return self._fresh_frames * 4 >= bounds.frames_max or self._fresh_bytes * 4 >= bounds.bytes_max
 
