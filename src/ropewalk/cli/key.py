@@ -31,9 +31,7 @@ def key() -> None:
     "  ropewalk key new ada --if-missing\n",
 )
 @click.argument("name")
-@click.option(
-    "--alg", type=click.Choice(ALGORITHMS), default="ed25519", show_default=True, help="Key algorithm."
-)
+@click.option("--alg", type=click.Choice(ALGORITHMS), default="ed25519", help="Key algorithm.")
 @click.option(
     "--if-missing",
     is_flag=True,

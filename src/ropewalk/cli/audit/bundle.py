@@ -48,9 +48,7 @@ def bundle() -> None:
     "  ropewalk bundle export --channel audit --anchor public/checkpoint -o audit.tar.zst\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option(
-    "--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height to export."
-)
+@click.option("--from", "start", type=click.IntRange(0), default=0, help="First height to export.")
 @click.option("--to", "end", type=click.IntRange(0), help="Last height to export (default: the head).")
 @click.option("-o", "--output", required=True, metavar="X.tar.zst", help="Output file.")
 @click.option(

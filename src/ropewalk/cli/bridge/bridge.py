@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from ropewalk.bridge.brokers.run import BridgeReport, Direction
 
 LAZY = {
-    "webhook": (
-        "ropewalk.cli.bridge.webhook",
-        "webhook",
-        "Deliver events of a log to an HTTP endpoint, signed and retried.",
-    ),
+    "webhook": "bridge.webhook:webhook Deliver events of a log to an HTTP endpoint, signed and retried.",
 }
 
 bridge = Group(
@@ -41,7 +37,6 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
                 "--direction",
                 type=click.Choice(["out", "in", "both"]),
                 default="out",
-                show_default=True,
                 help="out: publish events; in: record messages in a topic.",
             ),
             click.option(
@@ -49,7 +44,6 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
                 "form",
                 type=click.Choice(["envelope", "cloudevents"]),
                 default="envelope",
-                show_default=True,
                 help="Body of published messages: the canonical envelope, or a CloudEvent 1.0 in JSON.",
             ),
             click.option("--once", is_flag=True, help="Move what is there now, then exit."),

@@ -51,7 +51,6 @@ webhook = Group(
     "form",
     type=click.Choice(["envelope", "cloudevents"]),
     default="envelope",
-    show_default=True,
     help="Body: the delivery object, or a CloudEvent 1.0 in JSON.",
 )
 @click.option("--ordered", is_flag=True, help="Hold later events back while one is retried.")

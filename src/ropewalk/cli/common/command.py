@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -53,62 +54,41 @@ def session() -> Session:
     return found
 
 
-def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+def _set(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """Store a shared option in the session; a later one replaces an earlier one."""
     if value:
-        ctx.find_root().ensure_object(Session).json = True
-
-
-def _set_repo(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        ctx.find_root().ensure_object(Session).repo = Path(value)
-
-
-def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.find_root().ensure_object(Session).debug = True
+        setattr(ctx.find_root().ensure_object(Session), param.human_readable_name, value)
 
 
 def _shared_options() -> list[click.Parameter]:
+    shared = partial(click.Option, expose_value=False, callback=_set)
+    repo = "Repository to use (default: $ROPEWALK_REPO, else the one around the current directory)."
     return [
-        click.Option(
-            ["--repo"],
-            metavar="PATH",
-            expose_value=False,
-            callback=_set_repo,
-            help="Repository to use (default: $ROPEWALK_REPO, else the one around the current directory).",
-        ),
-        click.Option(
-            ["--json", "_json"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_json,
-            help="Print the result as one JSON object.",
-        ),
-        click.Option(
-            ["--debug"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_debug,
-            help="Print a traceback with every error.",
-        ),
+        shared(["--repo"], metavar="PATH", type=click.Path(path_type=Path), help=repo),
+        shared(["--json"], is_flag=True, help="Print the result as one JSON object."),
+        shared(["--debug"], is_flag=True, help="Print a traceback with every error."),
     ]
 
 
-def _name_value(param: click.Parameter) -> None:
+def _name_value(param: click.Option) -> None:
     """Set the placeholder of an option that has none: NS or N instead of TEXT or INTEGER RANGE."""
-    if not isinstance(param, click.Option) or param.metavar is not None or param.is_flag:
+    if param.metavar is not None or param.is_flag:
         return
-    if isinstance(
-        param.type, click.types.IntParamType | click.types.FloatParamType | click.IntRange | click.FloatRange
-    ):
+    if isinstance(param.type, click.types.IntParamType | click.types.FloatParamType):  # ranges too
         param.metavar = "N"
     elif isinstance(param.type, click.types.StringParamType):
         param.metavar = max(param.opts, key=len).lstrip("-").upper()
 
 
-def _complete(param: click.Parameter) -> None:
+def _show_default(param: click.Option) -> None:
+    """Show the default value, unless it is empty or the help text names it."""
+    if not param.is_flag and isinstance(param.default, str | int | float) and param.default != "":
+        param.show_default = "default" not in (param.help or "").lower()
+
+
+def _complete(param: click.Option) -> None:
     """Complete values of options that name a log, a channel or a consumer group."""
-    if isinstance(param, click.Option) and {"--ns", "--topic", "--channel", "--group"} & set(param.opts):
+    if {"--ns", "--topic", "--channel", "--group"} & set(param.opts):
 
         def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
             from ropewalk.cli.common.complete_values import complete_value
@@ -124,8 +104,10 @@ class Command(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for param in self.params:
-            _name_value(param)
-            _complete(param)
+            if isinstance(param, click.Option):
+                _name_value(param)
+                _show_default(param)
+                _complete(param)
         self.params.extend(_shared_options())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -139,7 +121,7 @@ class Command(click.Command):
 class Group(click.Group):
     """A click group whose commands are `Command`s and whose members may be imported on first use.
 
-    `lazy` maps a name to (module, attribute, one line of help), so that `--help` and `--version` import nothing else.
+    `lazy` maps a name to "module:attribute one line of help" below `ropewalk.cli`: `--help` imports nothing else.
     `sections` maps a heading of `--help` to the names listed below it; names in no section come last.
     """
 
@@ -149,7 +131,7 @@ class Group(click.Group):
     def __init__(
         self,
         *args: Any,
-        lazy: dict[str, tuple[str, str, str]] | None = None,
+        lazy: dict[str, str] | None = None,
         sections: dict[str, tuple[str, ...]] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -179,12 +161,12 @@ class Group(click.Group):
             return super().get_command(ctx, cmd_name)
         from importlib import import_module
 
-        module, attribute, _ = self.lazy[cmd_name]
-        found: click.Command = getattr(import_module(module), attribute)
+        module, attribute = self.lazy[cmd_name].split()[0].split(":")
+        found: click.Command = getattr(import_module(f"ropewalk.cli.{module}"), attribute)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = {name: help_line for name, (_, _, help_line) in self.lazy.items()}
+        rows = {name: line.partition(" ")[2] for name, line in self.lazy.items()}
         for name in super().list_commands(ctx):
             known = super().get_command(ctx, name)
             if known is not None and not known.hidden:

@@ -25,7 +25,6 @@ def connection_options(connections: int) -> Callable[[F], F]:
             "--max-connections",
             type=click.IntRange(1, 100_000),
             default=connections,
-            show_default=True,
             metavar="N",
             help="Maximum number of clients that are connected at once.",
         ),

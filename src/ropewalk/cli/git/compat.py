@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     "--notes",
     type=click.Choice(["copy", "seal", "leave"]),
     default="copy",
-    show_default=True,
     help="Captured output: copy it, seal it behind pointers, or leave it in the journal.",
 )
 @click.option("--key", metavar="NAME", help="The sealing key for --notes seal.")

@@ -53,7 +53,6 @@ def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
     "--limit",
     type=click.IntRange(min=0),
     default=ROWS_DEFAULT,
-    show_default=True,
     help="Maximum number of events to show per side; all are counted.",
 )
 @click.option("--jsonl", is_flag=True, help="Print the lost events, one per line, ready to append.")

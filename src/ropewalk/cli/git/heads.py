@@ -108,7 +108,7 @@ def accept(ns: str | None, topic: str | None, forget: bool) -> None:
 
 @heads.command("sign", epilog="Examples:\n  ropewalk heads sign --ns prod --key ada\n")
 @log_options
-@click.option("--key", default=NODE_KEY, show_default=True, help="Signing key (ed25519).")
+@click.option("--key", default=NODE_KEY, help="Signing key (ed25519).")
 def sign(ns: str | None, topic: str | None, key: str) -> None:
     """Sign the current head of a log: a C2SP note over a Merkle tree of its content ids."""
     from ropewalk.gitlog.repository.signing import sign_log

@@ -60,9 +60,7 @@ def publish(
     metavar="ULID",
     help="Print only messages after this one (default with --group: its checkpoint).",
 )
-@click.option(
-    "--limit", type=int, default=128, show_default=True, help="Maximum number of messages (at most 512)."
-)
+@click.option("--limit", type=int, default=128, help="Maximum number of messages (at most 512).")
 @click.option(
     "--group", help="Read for this consumer group, and move its checkpoint to the last printed message."
 )
@@ -70,7 +68,6 @@ def publish(
     "--on-missing",
     type=click.Choice(["restart", "error"]),
     default="restart",
-    show_default=True,
     help="What to do when --since is not in the topic.",
 )
 def read(topic: str, since: str | None, limit: int, group: str | None, on_missing: str) -> None:

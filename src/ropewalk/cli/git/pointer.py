@@ -138,7 +138,7 @@ def open_(
 )
 @click.argument("pointer_file", metavar="POINTER")
 @click.option("--reason", default="", help="Why; kept with the tombstone. Say nothing private here.")
-@click.option("--ns", default="privacy", show_default=True, help="The namespace the erasure is recorded in.")
+@click.option("--ns", default="privacy", help="The namespace the erasure is recorded in.")
 def erase(pointer_file: str, reason: str, ns: str) -> None:
     """Erase the private bytes behind POINTER permanently.
 

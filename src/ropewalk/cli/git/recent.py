@@ -57,9 +57,7 @@ def show(name: str) -> None:
 @click.option(
     "--since", metavar="SPAN", help="Show only newer events: 2d, 3h, 30m, today, yesterday, or a date."
 )
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of events."
-)
+@click.option("--limit", type=click.IntRange(min=1), default=50, help="Maximum number of events.")
 def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: int) -> None:
     """List recorded events, newest first."""
     from heapq import merge

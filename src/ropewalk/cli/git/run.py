@@ -61,7 +61,6 @@ WITHHELD_ADVICE = (
     "keeping",
     type=click.Choice(["keep", "seal", "drop"]),
     default="keep",
-    show_default=True,
     help="Keep the output as a git note, seal it behind a pointer, or only print it.",
 )
 @click.option("--key", metavar="NAME", help="Sealing key for --output seal.")

@@ -11,20 +11,16 @@ from ropewalk.cli.common.command import Group, drop_output, emit, emit_line, par
 from ropewalk.cli.common.hangup import Hangup
 from ropewalk.cli.git.events import event_json, event_line, opened, say_more, suggesting_names
 
-# name → (module, attribute, one line of help); imported on first use.
-MORE: dict[str, tuple[str, str, str]] = {
-    "run": ("ropewalk.cli.git.run", "run", "Run a command and record it."),
-    "checkpoint": (
-        "ropewalk.cli.git.checkpoint",
-        "checkpoint",
-        "Set and show checkpoints of consumer groups.",
-    ),
-    "anchor": ("ropewalk.cli.git.anchor", "anchor", "Create and list anchors of heads."),
-    "show": ("ropewalk.cli.git.recent", "show", "Show one event with trailer, author and output."),
-    "ls": ("ropewalk.cli.git.recent", "ls", "List recent events."),
-    "import": ("ropewalk.cli.git.compat", "import_", "Import journals of git shiplog."),
-    "export": ("ropewalk.cli.git.compat", "export", "Export a namespace as a journal of git shiplog."),
-    "current": ("ropewalk.cli.git.recent", "current", "Show what is deployed now."),
+# name → "module:attribute one line of help"; imported on first use.
+MORE: dict[str, str] = {
+    "run": "git.run:run Run a command and record it.",
+    "checkpoint": "git.checkpoint:checkpoint Set and show checkpoints of consumer groups.",
+    "anchor": "git.anchor:anchor Create and list anchors of heads.",
+    "show": "git.recent:show Show one event with trailer, author and output.",
+    "ls": "git.recent:ls List recent events.",
+    "import": "git.compat:import_ Import journals of git shiplog.",
+    "export": "git.compat:export Export a namespace as a journal of git shiplog.",
+    "current": "git.recent:current Show what is deployed now.",
 }
 
 
@@ -82,9 +78,7 @@ def append(
 @shiplog.command("read", epilog="Examples:\n  ropewalk shiplog read --ns governance --limit 2\n")
 @click.option("--ns", required=True, help="The namespace.")
 @click.option("--since", metavar="ULID", help="Print only events after this one.")
-@click.option(
-    "--limit", type=int, default=128, show_default=True, help="Maximum number of events (at most 512)."
-)
+@click.option("--limit", type=int, default=128, help="Maximum number of events (at most 512).")
 def read(ns: str, since: str | None, limit: int) -> None:
     """Print events in order, one per line. If there are more, stderr names the option to continue.
 
@@ -106,7 +100,6 @@ def read(ns: str, since: str | None, limit: int) -> None:
     "--limit-per-ns",
     type=click.IntRange(min=1),
     default=10,
-    show_default=True,
     help="Number of events per namespace.",
 )
 @click.option("--follow", is_flag=True, help="Keep running, and print new events as they arrive.")

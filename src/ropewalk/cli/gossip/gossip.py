@@ -30,17 +30,9 @@ EXAMPLES = """Examples:
     cls=Group,
     epilog=EXAMPLES,
     lazy={  # commands that talk to peers, imported on first use
-        "sync": (
-            "ropewalk.cli.gossip.net",
-            "sync",
-            "Exchange messages with a peer until both logs are equal.",
-        ),
-        "serve": (
-            "ropewalk.cli.gossip.net",
-            "serve",
-            "Accept peers, stay connected, and exchange what is appended.",
-        ),
-        "peers": ("ropewalk.cli.gossip.net", "peers", "List the peers of running servers."),
+        "sync": "gossip.net:sync Exchange messages with a peer until both logs are equal.",
+        "serve": "gossip.net:serve Accept peers, stay connected, and exchange what is appended.",
+        "peers": "gossip.net:peers List the peers of running servers.",
     },
 )
 def gossip() -> None:
@@ -89,7 +81,7 @@ def open_here(topic: str | None, **options: Any) -> GossipLog:
 )
 @click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
 @click.option("--payload", required=True, metavar="F|-", help="JSON, or DAG-JSON for bytes and links.")
-@click.option("--key", default=NODE_KEY, show_default=True, metavar="NAME", help="The key that signs.")
+@click.option("--key", default=NODE_KEY, metavar="NAME", help="The key that signs.")
 @click.option(
     "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
 )

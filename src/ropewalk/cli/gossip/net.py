@@ -27,7 +27,6 @@ idle_option = click.option(
     "--idle",
     type=click.FloatRange(min=0.05),
     default=IDLE_S,
-    show_default=True,
     metavar="SECONDS",
     help="Disconnect from a peer that makes no progress for this many seconds.",
 )
@@ -132,9 +131,7 @@ async def _shown(log: GossipLog, work: Any) -> Any:
     "  ropewalk gossip serve --topic com.example --port 8081 --peer ws://127.0.0.1:8080\n",
 )
 @click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on."
-)
+@click.option("--host", default="127.0.0.1", metavar="HOST", help="The address to listen on.")
 @click.option(
     "--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="Port; 0 takes a free one."
 )

@@ -109,7 +109,6 @@ def show(channel: str) -> None:
     "--overlap-days",
     type=click.FloatRange(0, 36_525),
     default=0.0,
-    show_default=True,
     metavar="N",
     help="Days in which the old key stays valid next to the new one.",
 )

@@ -52,112 +52,32 @@ SECTIONS = {
     cls=Group,
     sections=SECTIONS,
     lazy={
-        "append": (
-            "ropewalk.cli.ledger.append",
-            "append",
-            "Append envelopes: check them and seal them into blocks.",
-        ),
-        "send": (
-            "ropewalk.cli.ledger.remote.remote",
-            "send",
-            "Append envelopes to a channel on a server.",
-        ),
-        "pull": (
-            "ropewalk.cli.ledger.remote.remote",
-            "pull",
-            "Copy a channel from a server, and verify it.",
-        ),
-        "serve": (
-            "ropewalk.cli.ledger.remote.remote",
-            "serve",
-            "Serve channels to remote clients.",
-        ),
-        "mailbox": (
-            "ropewalk.cli.ledger.remote.mailbox",
-            "mailbox",
-            "Serve a channel to local processes through shared memory.",
-        ),
-        "enclave": (
-            "ropewalk.cli.ledger.remote.enclave",
-            "enclave",
-            "Seal envelopes for an attested enclave, and open them there.",
-        ),
-        "payload": (
-            "ropewalk.cli.ledger.storage.payload",
-            "payload",
-            "Show and erase detached payloads.",
-        ),
-        "policy": ("ropewalk.cli.ledger.policy", "policy", "Show, check and hash policies."),
-        "evidence": (
-            "ropewalk.cli.ledger.evidence",
-            "evidence",
-            "Set the trusted evidence of a channel; wrap and check evidence.",
-        ),
-        "key": (
-            "ropewalk.cli.ledger.key",
-            "key",
-            "Rotate, retire, revoke and destroy signing keys of channels.",
-        ),
-        "lifecycle": (
-            "ropewalk.cli.ledger.lifecycle",
-            "lifecycle",
-            "Show and change the accepted versions of envelopes.",
-        ),
-        "prove": (
-            "ropewalk.cli.ledger.proof",
-            "prove",
-            "Write the inclusion proof of an envelope.",
-        ),
-        "consistency": (
-            "ropewalk.cli.ledger.proof",
-            "consistency",
-            "Write the proof that a newer head extends an older one.",
-        ),
-        "status": ("ropewalk.cli.ledger.storage.status", "status", "Show the state of every channel."),
-        "reindex": ("ropewalk.cli.ledger.storage.status", "reindex", "Rebuild the index from the log."),
-        "repair": (
-            "ropewalk.cli.ledger.storage.repair",
-            "repair",
-            "Show the damage of a channel, and repair it.",
-        ),
-        "adapt": (
-            "ropewalk.cli.ledger.adapt",
-            "adapt",
-            "Convert an envelope of a newer version.",
-        ),
-        "replay": (
-            "ropewalk.cli.ledger.storage.replay",
-            "replay",
-            "Fold a channel into a state, and print its root.",
-        ),
-        "receipt": (
-            "ropewalk.cli.ledger.publish",
-            "receipt",
-            "Write a receipt for other tools (COSE, C2SP).",
-        ),
-        "witness": (
-            "ropewalk.cli.ledger.witness",
-            "witness",
-            "Set the witnesses of a channel, and ask them to cosign its head.",
-        ),
-        "timestamp": (
-            "ropewalk.cli.ledger.publish",
-            "timestamp",
-            "Have an authority sign the time of a file (RFC 3161).",
-        ),
-        "head": ("ropewalk.cli.ledger.head", "head", "Print the head of a channel."),
-        "tiles": ("ropewalk.cli.ledger.publish", "tiles", "Publish the headers as a C2SP tiled log."),
-        "archive": (
-            "ropewalk.cli.ledger.storage.archive",
-            "archive",
-            "Write old blocks to write-once storage.",
-        ),
-        "pack": ("ropewalk.cli.ledger.storage.archive", "pack", "Compress old segments in place."),
-        "restore": (
-            "ropewalk.cli.ledger.storage.archive",
-            "restore",
-            "Rebuild a channel from archives, or rehearse that.",
-        ),
+        "append": "ledger.append:append Append envelopes: check them and seal them into blocks.",
+        "send": "ledger.remote.remote:send Append envelopes to a channel on a server.",
+        "pull": "ledger.remote.remote:pull Copy a channel from a server, and verify it.",
+        "serve": "ledger.remote.remote:serve Serve channels to remote clients.",
+        "mailbox": "ledger.remote.mailbox:mailbox Serve a channel to local processes through shared memory.",
+        "enclave": "ledger.remote.enclave:enclave Seal envelopes for an attested enclave, and open them there.",
+        "payload": "ledger.storage.payload:payload Show and erase detached payloads.",
+        "policy": "ledger.policy:policy Show, check and hash policies.",
+        "evidence": "ledger.evidence:evidence Set the trusted evidence of a channel; wrap and check evidence.",
+        "key": "ledger.key:key Rotate, retire, revoke and destroy signing keys of channels.",
+        "lifecycle": "ledger.lifecycle:lifecycle Show and change the accepted versions of envelopes.",
+        "prove": "ledger.proof:prove Write the inclusion proof of an envelope.",
+        "consistency": "ledger.proof:consistency Write the proof that a newer head extends an older one.",
+        "status": "ledger.storage.status:status Show the state of every channel.",
+        "reindex": "ledger.storage.status:reindex Rebuild the index from the log.",
+        "repair": "ledger.storage.repair:repair Show the damage of a channel, and repair it.",
+        "adapt": "ledger.adapt:adapt Convert an envelope of a newer version.",
+        "replay": "ledger.storage.replay:replay Fold a channel into a state, and print its root.",
+        "receipt": "ledger.publish:receipt Write a receipt for other tools (COSE, C2SP).",
+        "witness": "ledger.witness:witness Set the witnesses of a channel, and ask them to cosign its head.",
+        "timestamp": "ledger.publish:timestamp Have an authority sign the time of a file (RFC 3161).",
+        "head": "ledger.head:head Print the head of a channel.",
+        "tiles": "ledger.publish:tiles Publish the headers as a C2SP tiled log.",
+        "archive": "ledger.storage.archive:archive Write old blocks to write-once storage.",
+        "pack": "ledger.storage.archive:pack Compress old segments in place.",
+        "restore": "ledger.storage.archive:restore Rebuild a channel from archives, or rehearse that.",
     },
     epilog="Examples:\n  ropewalk ledger create --channel audit\n"
     "  ropewalk ledger envelope --channel audit --domain ops --class Observation --type disk.full \\\n"
@@ -170,7 +90,7 @@ def ledger() -> None:
 
 @ledger.command("create", epilog="Examples:\n  ropewalk ledger create --channel audit --policy strict.json\n")
 @channel_option
-@click.option("--key", default=NODE_KEY, show_default=True, metavar="NAME", help="Key that signs its blocks.")
+@click.option("--key", default=NODE_KEY, metavar="NAME", help="Key that signs its blocks.")
 @click.option(
     "--policy", metavar="F", help="Policy bundle of the channel (default: none); see `ledger policy show`."
 )
@@ -296,9 +216,7 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
 
 @ledger.command("read", epilog="Examples:\n  ropewalk ledger read --channel audit --from 0 --to 9 --json\n")
 @channel_option
-@click.option(
-    "--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height to print."
-)
+@click.option("--from", "start", type=click.IntRange(0), default=0, help="First height to print.")
 @click.option("--to", "end", type=click.IntRange(0), help="Last height to print (default: the head).")
 def read(channel: str, start: int, end: int | None) -> None:
     """Print blocks with their envelopes, oldest first."""

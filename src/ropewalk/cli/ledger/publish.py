@@ -22,7 +22,6 @@ def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 host_option = click.option(
     "--host",
     default=DEFAULT_HOST,
-    show_default=True,
     callback=_host,
     metavar="H",
     help="Host name, the first part of the log's origin.",
@@ -53,7 +52,6 @@ def warn_default_host(host: str, channel: str) -> None:
     "--form",
     type=click.Choice(["cose", "tlog"]),
     default="cose",
-    show_default=True,
     help="Format: COSE receipt (RFC 9942), or C2SP tlog-proof.",
 )
 @host_option

@@ -26,9 +26,7 @@ from ropewalk.cli.pipeline.running import (
 from ropewalk.kernel.terminal_text import printable
 
 channels_option = click.option("--channels", metavar="A,B", help="Only these channels; default: all.")
-key_option = click.option(
-    "--key", "key_name", default=NODE_KEY, show_default=True, metavar="NAME", help="Who signs."
-)
+key_option = click.option("--key", "key_name", default=NODE_KEY, metavar="NAME", help="Who signs.")
 
 
 @click.command(
@@ -44,7 +42,6 @@ key_option = click.option(
 @click.option(
     "--reducer",
     default="counts",
-    show_default=True,
     metavar="NAME",
     help="Or module:function (looked up here too).",
 )
@@ -133,15 +130,12 @@ def _replay_line(each: Any) -> str:
 @warehouse_option
 @source_option
 @channels_option
-@click.option(
-    "--blocks", type=click.IntRange(1), default=1_000, show_default=True, metavar="N", help="Per bundle."
-)
+@click.option("--blocks", type=click.IntRange(1), default=1_000, metavar="N", help="Per bundle.")
 @click.option(
     "--from",
     "start",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     metavar="H",
     help="The first block.",
 )
@@ -198,9 +192,7 @@ def export(
 @warehouse_option
 @source_option
 @channels_option
-@click.option(
-    "--blocks", type=click.IntRange(2), default=1_000, show_default=True, metavar="N", help="Per summary."
-)
+@click.option("--blocks", type=click.IntRange(2), default=1_000, metavar="N", help="Per summary.")
 @key_option
 @spark_options
 def compact(
@@ -243,14 +235,11 @@ def compact(
 @warehouse_option
 @source_option
 @channels_option
-@click.option(
-    "--freshness-s", type=float, default=86_400.0, show_default=True, help="How old evidence may be."
-)
+@click.option("--freshness-s", type=float, default=86_400.0, help="How old evidence may be.")
 @click.option(
     "--window-s",
     type=click.FloatRange(0, min_open=True),
     default=86_400.0,
-    show_default=True,
     help="Count failures and policy mismatches in blocks sealed within this many seconds before now.",
 )
 @click.option(

@@ -40,16 +40,13 @@ FAILED = 5
     cls=Group,
     epilog=EXAMPLES,
     lazy={
-        name: ("ropewalk.cli.pipeline.jobs", name, text)
-        for name, text in (
-            ("replay", "Fold channels into states, verified in parallel."),
-            ("export", "Write proof bundles, one per range of heights."),
-            ("compact", "Sign summaries of closed ranges and merge small files."),
-            ("health", "Measure ages of attestations and drift of policies."),
-            ("report", "Write an HTML report that works offline."),
-        )
-    }
-    | {"doctor": ("ropewalk.cli.pipeline.doctor", "doctor", "Check Java, memory, versions and a warehouse.")},
+        "replay": "pipeline.jobs:replay Fold channels into states, verified in parallel.",
+        "export": "pipeline.jobs:export Write proof bundles, one per range of heights.",
+        "compact": "pipeline.jobs:compact Sign summaries of closed ranges and merge small files.",
+        "health": "pipeline.jobs:health Measure ages of attestations and drift of policies.",
+        "report": "pipeline.jobs:report Write an HTML report that works offline.",
+        "doctor": "pipeline.doctor:doctor Check Java, memory, versions and a warehouse.",
+    },
 )
 def pipeline() -> None:
     """Write verified logs to tables with Spark, and query and verify the tables."""
@@ -67,7 +64,6 @@ def pipeline() -> None:
     "mode",
     type=click.Choice(["strict", "quarantine", "off"]),
     default="strict",
-    show_default=True,
     help="strict: refuse the batch; quarantine: write bad entries to events_rejected; off: verify nothing.",
 )
 @click.option("--group", metavar="G", help="Move this consumer group's checkpoints behind what was written.")
@@ -87,7 +83,6 @@ def pipeline() -> None:
     "--batch-rows",
     type=click.IntRange(1),
     default=500_000,
-    show_default=True,
     metavar="N",
     help="Rows a batch, about.",
 )
@@ -248,9 +243,7 @@ def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
 @pipeline.command("status", epilog="Examples:\n  ropewalk pipeline status --warehouse ./tables\n")
 @warehouse_option
 @source_option
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Only the newest."
-)
+@click.option("--limit", type=click.IntRange(1), default=20, metavar="N", help="Only the newest.")
 def status(warehouse: Path, source: Path | None, limit: int) -> None:
     """What ran, over which ranges, with which roots and rates, and how far the source has grown since."""
     from ropewalk.errors import NotFound
@@ -375,7 +368,6 @@ def _table_line(table: dict[str, Any]) -> str:
     "--limit",
     type=click.IntRange(1),
     default=1_000,
-    show_default=True,
     metavar="N",
     help="Maximum number of rows.",
 )
@@ -383,7 +375,6 @@ def _table_line(table: dict[str, Any]) -> str:
     "--engine",
     type=click.Choice(("auto", "duckdb", "spark")),
     default="auto",
-    show_default=True,
     help="Query engine; auto is DuckDB unless the query uses `column:member` or --remote is given.",
 )
 @click.option(
@@ -391,7 +382,6 @@ def _table_line(table: dict[str, Any]) -> str:
     "form",
     type=click.Choice(("table", "csv", "parquet")),
     default="table",
-    show_default=True,
     help="Output format; parquet needs --output.",
 )
 @click.option("-o", "--output", metavar="F", help="Write the answer to this file instead of stdout.")

@@ -33,9 +33,7 @@ source_option = click.option(
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--master` and `--remote`."""
     remote = click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:port.")
-    master = click.option(
-        "--master", default="local[*]", show_default=True, metavar="URL", help="local[n], spark://host:port …"
-    )
+    master = click.option("--master", default="local[*]", metavar="URL", help="local[n], spark://host:port …")
     return master(remote(command))
 
 

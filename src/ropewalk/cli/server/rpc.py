@@ -36,7 +36,7 @@ def rpc() -> None:
 )
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--since-ulid", metavar="ULID", help="Only messages after this one.")
-@click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
+@click.option("--limit", type=int, default=128, help="How many at most (512 is the most).")
 def messages_read(topic: str, since_ulid: str | None, limit: int) -> None:
     """Print the answer of `messages.read` (S1) as one JSON object."""
     from ropewalk.gitlog.core.layout import MESSAGES

@@ -49,12 +49,11 @@ def need_server() -> None:
     epilog="Examples:\n  ropewalk serve\n  ropewalk serve --port 0 --json\n"
     "  ropewalk serve --host 0.0.0.0 --auth auth.json --tls-cert cert.pem --tls-key key.pem\n",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=PORT,
-    show_default=True,
     metavar="P",
     help="Port; 0 takes a free one.",
 )
@@ -78,7 +77,6 @@ def need_server() -> None:
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    show_default=True,
     help="Form of the log lines on stderr.",
 )
 def serve(log_format: str, config: str | None, **options: Any) -> None:

@@ -51,9 +51,7 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
     """Return the options of a command that serves a stream: address, access and replay window."""
     variable = f"; also ${envvar}" if envvar else ""
     options = (
-        click.option(
-            "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on."
-        ),
+        click.option("--host", default="127.0.0.1", metavar="HOST", help="Address to listen on."),
         click.option(
             "--port",
             required=True,
@@ -79,7 +77,6 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
             "--replay-limit",
             type=click.IntRange(1, 1_000_000),
             default=frames,
-            show_default=True,
             envvar=envvar,
             metavar="N",
             help=f"Number of frames to keep for reconnecting clients{variable}.",
@@ -88,7 +85,6 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
             "--replay-minutes",
             type=click.FloatRange(min=0, min_open=True),
             default=minutes,
-            show_default=True,
             metavar="M",
             help="Maximum age of kept frames in minutes.",
         ),
@@ -107,12 +103,8 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
     "stream",
     cls=Group,
     lazy={
-        "sub": ("ropewalk.cli.stream.subscribe", "sub", "Print the frames of a stream as they arrive."),
-        "proxy": (
-            "ropewalk.cli.stream.proxy",
-            "proxy",
-            "Serve the stream of another server to more clients.",
-        ),
+        "sub": "stream.subscribe:sub Print the frames of a stream as they arrive.",
+        "proxy": "stream.proxy:proxy Serve the stream of another server to more clients.",
     },
     epilog="Examples:\n  ropewalk stream serve --port 8090\n"
     "  ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*' --ref 'refs/gatos/shiplog/**'\n"

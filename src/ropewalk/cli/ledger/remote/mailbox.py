@@ -40,7 +40,6 @@ def mailbox() -> None:
     "--slots",
     type=click.IntRange(1, 4096),
     default=SLOTS,
-    show_default=True,
     metavar="N",
     help="Maximum number of waiting envelopes per sender; a sender may request fewer.",
 )
@@ -48,7 +47,6 @@ def mailbox() -> None:
     "--slot-bytes",
     type=click.IntRange(64, 8 << 20),
     default=SLOT_BYTES,
-    show_default=True,
     metavar="BYTES",
     help="Maximum size of an envelope as CBOR; a sender may request less.",
 )

@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
     "  ropewalk ledger serve --host 0.0.0.0 --port 7400 --tls-cert cert.pem --tls-key key.pem --client-ca ca.pem\n"
     "  ropewalk ledger serve --grpc 0.0.0.0:7402 --tls pki/server\n",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", metavar="HOST", help="Address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -57,7 +57,6 @@ F = TypeVar("F", bound=Callable[..., Any])
     "--idle",
     type=click.FloatRange(min=0.05),
     default=IDLE_S,
-    show_default=True,
     metavar="SECONDS",
     help="Read timeout per message.",
 )
@@ -162,7 +161,6 @@ def _client_options(command: F) -> F:
             "--retry",
             type=click.FloatRange(min=0),
             default=RETRY_S,
-            show_default=True,
             metavar="SECONDS",
             help="How long to retry a lost connection; if given, the first connection is retried, too.",
         ),
@@ -254,7 +252,6 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
     "--every",
     type=click.FloatRange(min=0.05),
     default=1.0,
-    show_default=True,
     metavar="SECONDS",
     help="With --follow: polling interval.",
 )
