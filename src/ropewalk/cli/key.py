@@ -72,10 +72,8 @@ def ls() -> None:
     found = key_files.ls(key_folder())
     emit(
         {"keys": [_shown(each) for each in found]},
-        lambda: (
-            "\n".join(f"{each.name:<20} {each.alg:<18} {_public_text(each)}" for each in found)
-            or "no keys yet; make one with `ropewalk key new NAME`"
-        ),
+        (f"{each.name:<20} {each.alg:<18} {_public_text(each)}" for each in found),
+        "no keys yet; make one with `ropewalk key new NAME`",
     )
 
 

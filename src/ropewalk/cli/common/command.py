@@ -181,12 +181,13 @@ class Group(click.Group):
     format_epilog = Command.format_epilog
 
 
-def emit(value: dict[str, Any], plain: str | Callable[[], str]) -> None:
-    """Print the result: the object with `--json`, else the text (a callable is called only then)."""
+def emit(value: dict[str, Any], plain: str | Iterable[str] | Callable[[], str], empty: str = "") -> None:
+    """Print the result: the object with `--json`, else the text, or the lines of an iterable (`empty` if none)."""
     if session().json:
-        emit_line(value)
-    else:
-        click.echo(plain if isinstance(plain, str) else plain())
+        return emit_line(value)
+    if callable(plain):
+        plain = plain()
+    return click.echo(plain if isinstance(plain, str) else "\n".join(plain) or empty)
 
 
 def emit_line(value: dict[str, Any]) -> None:

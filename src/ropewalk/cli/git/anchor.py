@@ -49,14 +49,8 @@ def ls(ns: str | None) -> None:
         rows = [
             {**each.document, "commit": each.commit, "signed": each.signature is not None} for each in found
         ]
-        emit(
-            {"anchors": rows},
-            lambda: (
-                "\n".join(
-                    f"{each.document.get('created_at', '-')}  {each.document.get('topic', '-')}  {short(each.head)}"
-                    f"  {each.document.get('label', '')}"
-                    for each in found
-                )
-                or "no anchors"
-            ),
+        lines = (
+            f"{row.get('created_at', '-')}  {row.get('topic', '-')}  {short(each.head)}  {row.get('label', '')}"
+            for each, row in zip(found, rows, strict=True)
         )
+        emit({"anchors": rows}, lines, "no anchors")

@@ -70,13 +70,8 @@ def ls() -> None:
     with opened() as log:
         found = cursors(log)
         rows = [{"group": cursor.group, "ns": cursor.topic, **_json(cursor)} for cursor in found]
-        emit(
-            {"checkpoints": rows},
-            lambda: (
-                "\n".join(f"{c.ref} -> {short(c.commit or '-')}  {c.ulid or 'cannot be read'}" for c in found)
-                or "no checkpoints"
-            ),
-        )
+        lines = (f"{c.ref} -> {short(c.commit or '-')}  {c.ulid or 'cannot be read'}" for c in found)
+        emit({"checkpoints": rows}, lines, "no checkpoints")
 
 
 def _json(cursor: Cursor) -> dict[str, Any]:

@@ -25,13 +25,8 @@ def ls() -> None:
     """List every group with its position."""
     with opened() as log:
         rows = _rows(log)
-        emit(
-            {"consumers": rows},
-            lambda: (
-                "\n".join(f"{r['group']:<20} {r['ns']:<24} {r['ulid'] or 'cannot be read'}" for r in rows)
-                or "no consumers"
-            ),
-        )
+        lines = (f"{r['group']:<20} {r['ns']:<24} {r['ulid'] or 'cannot be read'}" for r in rows)
+        emit({"consumers": rows}, lines, "no consumers")
 
 
 @consumer.command("lag", epilog="Examples:\n  ropewalk consumer lag --group analytics\n")
@@ -48,13 +43,8 @@ def lag(group: str | None, ns: str | None) -> None:
                 advice=did_you_mean(group, sorted({row["group"] for row in every} - {group})),
                 group=group,
             )
-        emit(
-            {"consumers": rows},
-            lambda: (
-                "\n".join(f"{r['group']:<20} {r['ns']:<24} {_behind(r['behind'])}" for r in rows)
-                or "no consumers"
-            ),
-        )
+        lines = (f"{r['group']:<20} {r['ns']:<24} {_behind(r['behind'])}" for r in rows)
+        emit({"consumers": rows}, lines, "no consumers")
 
 
 @consumer.command(

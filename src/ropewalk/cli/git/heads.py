@@ -45,17 +45,12 @@ def ls() -> None:
                             fail(error, as_json=False)
                 rows.append(row)
         width = max((len(str(row["ref"])) for row in rows), default=0)
-        emit(
-            {"heads": rows},
-            lambda: (
-                "\n".join(
-                    f"{r['ref']:<{width}}  {'unreadable' if r['problem'] else short(r['head'] or '-'):<7}  "
-                    f"seen {short(r['seen'] or '-')}"
-                    for r in rows
-                )
-                or "no logs"
-            ),
+        lines = (
+            f"{r['ref']:<{width}}  {'unreadable' if r['problem'] else short(r['head'] or '-'):<7}  "
+            f"seen {short(r['seen'] or '-')}"
+            for r in rows
         )
+        emit({"heads": rows}, lines, "no logs")
         if code:
             raise click.exceptions.Exit(code)
 
@@ -116,17 +111,9 @@ def sign(ns: str | None, topic: str | None, key: str) -> None:
     layout, name = named_log(ns, topic)
     with opened() as log:
         head, stored, vkey = sign_log(log, name, signing_key(key), layout=layout)
-        emit(
-            {
-                "origin": head.origin,
-                "size": head.size,
-                "root": head.root.hex(),
-                "commit": stored.commit,
-                "vkey": vkey,
-                "note": stored.note.decode(),
-            },
-            stored.note.decode().rstrip("\n"),
-        )
+        note = stored.note.decode()
+        answer = {"origin": head.origin, "size": head.size, "root": head.root.hex(), "commit": stored.commit}
+        emit({**answer, "vkey": vkey, "note": note}, note.rstrip("\n"))
 
 
 heads.add_command(diff)

@@ -175,13 +175,7 @@ def ls() -> None:
         {name: getattr(each, name) for name in ("ciphertext_digest", "actor", "policy", "key", "sealed_at")}
         for each in _private().records()
     ]
-    emit(
-        {"pointers": rows},
-        lambda: (
-            "\n".join("  ".join(str(value) for value in row.values()) for row in rows)
-            or "nothing is sealed here"
-        ),
-    )
+    emit({"pointers": rows}, ("  ".join(map(str, row.values())) for row in rows), "nothing is sealed here")
 
 
 def _opening_key(name: str) -> SealingKey:

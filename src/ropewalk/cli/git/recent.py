@@ -67,23 +67,19 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
 
     with opened() as log, suggesting_names(log, SHIPLOG):
         floor = since_ms(since, log.now_ms()) if since else 0
-        lines = [_newest_first(log, ns, floor) for ns in namespaces or log.topics()]
-        both = merge(*lines, key=lambda row: row["ulid"], reverse=True)
+        logs = [_newest_first(log, ns, floor) for ns in namespaces or log.topics()]
+        both = merge(*logs, key=lambda row: row["ulid"], reverse=True)
         known: set[str] = set()
         rows = list(islice(_of_env(both, env, known), limit))
         if not rows and since is None:
             _check_env(env, known)
 
-        def plain() -> str:
-            return "\n".join(
-                printable(
-                    f"{row['time']}  {row['ns']:<16} {row['type']:<24} {row['status'] or '-':<11} "
-                    f"{row['service'] or '-':<12} {short(row['commit'])}  {row['ulid']}"
-                )
-                for row in rows
-            )
-
-        emit({"events": rows}, plain if rows else "nothing was recorded")
+        lines = (
+            f"{row['time']}  {row['ns']:<16} {row['type']:<24} {row['status'] or '-':<11} "
+            f"{row['service'] or '-':<12} {short(row['commit'])}  {row['ulid']}"
+            for row in rows
+        )
+        emit({"events": rows}, (printable(line) for line in lines), "nothing was recorded")
         _advise_pull(log)
 
 
@@ -106,16 +102,12 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
         rows = [standing[key] for key in sorted(standing)]
         _check_env(env, known)
 
-        def plain() -> str:
-            return "\n".join(
-                printable(
-                    f"{row['env']:<12} {row['service']:<16} {row['artifact'] or '-':<32} since {row['time']}  "
-                    f"{row['who'] or '-'}  {short(row['commit'])}"
-                )
-                for row in rows
-            )
-
-        emit({"current": rows}, plain if rows else "no deployment was recorded")
+        lines = (
+            f"{row['env']:<12} {row['service']:<16} {row['artifact'] or '-':<32} since {row['time']}  "
+            f"{row['who'] or '-'}  {short(row['commit'])}"
+            for row in rows
+        )
+        emit({"current": rows}, (printable(line) for line in lines), "no deployment was recorded")
         _advise_pull(log)
 
 

@@ -129,15 +129,8 @@ def insert(topic: str, file: str) -> None:
     with open_topic(home, topic, create=True, profile=profile) as log:
         outcome = log.insert(raw)
     say_new_topic(topic, known)
-    emit(
-        {
-            "id": outcome.id,
-            "pending": outcome.pending,
-            "status": outcome.status,
-            "missing": list(outcome.missing),
-        },
-        f"ok  {outcome.id}  {outcome.status}",
-    )
+    answer = {"id": outcome.id, "pending": outcome.pending, "status": outcome.status}
+    emit({**answer, "missing": list(outcome.missing)}, f"ok  {outcome.id}  {outcome.status}")
 
 
 @gossip.command("heads", epilog="Examples:\n  ropewalk gossip heads --topic com.example --json\n")
@@ -147,7 +140,7 @@ def heads(topic: str | None) -> None:
     with open_here(topic) as log:
         clock, ids = log.get_clock()
         waiting = len(log.pending())
-    emit({"heads": ids, "clock": clock, "pending": waiting}, "\n".join(ids) or "no messages yet")
+    emit({"heads": ids, "clock": clock, "pending": waiting}, ids, "no messages yet")
 
 
 @gossip.group(
@@ -210,13 +203,8 @@ def _drop_pending(topic: str | None, drop: Callable[[GossipLog], int]) -> None:
 def _list_pending(topic: str | None) -> None:
     with open_here(topic) as log:
         waiting = [{"id": id, "missing": missing} for id, missing in log.pending()]
-    emit(
-        {"pending": waiting},
-        lambda: (
-            "\n".join(f"{row['id']}  waits for {' '.join(row['missing'])}" for row in waiting)
-            or "nothing waits"
-        ),
-    )
+    lines = (f"{row['id']}  waits for {' '.join(row['missing'])}" for row in waiting)
+    emit({"pending": waiting}, lines, "nothing waits")
 
 
 @gossip.command(
@@ -355,7 +343,7 @@ def ancestors(id: str, clock: int, topic: str | None) -> None:
     """Print the frontier of the history of ID at CLOCK."""
     with open_here(topic) as found:
         ids = found.get_ancestors(id, clock)
-    emit({"ancestors": ids}, "\n".join(ids))
+    emit({"ancestors": ids}, ids)
 
 
 @gossip.command("root", epilog="Examples:\n  ropewalk gossip root --topic com.example\n")

@@ -230,7 +230,7 @@ def peers(topic: str | None) -> None:
     with open_here(topic) as log:
         found = log.topic
     rows = read_peers(topic_folder(here().home, found))
-    emit({"peers": rows}, lambda: "\n".join(map(_peer_line, rows)) or "no peers")
+    emit({"peers": rows}, map(_peer_line, rows), "no peers")
 
 
 def _peer_line(row: dict[str, Any]) -> str:

@@ -108,7 +108,7 @@ def replay(
         for each in found:
             for refused in each.to_json()["refused"]:
                 say(f"{each.channel}: refused {refused['snapshot']}: {refused['reason']}")
-    emit(told, lambda: "\n".join(map(_replay_line, found)) or "no channels")
+    emit(told, map(_replay_line, found), "no channels")
 
 
 def _replay_line(each: Any) -> str:
@@ -179,12 +179,8 @@ def export(
         facts |= {"bundles": len(found), "kept": sum(each.kept for each in found)}
     emit(
         {"bundles": [each.to_json() for each in found]},
-        lambda: (
-            "\n".join(
-                f"{'kept' if e.kept else 'ok  '}  {e.channel} {e.start}–{e.end}  {e.path}" for e in found
-            )
-            or "no blocks"
-        ),
+        (f"{'kept' if e.kept else 'ok  '}  {e.channel} {e.start}–{e.end}  {e.path}" for e in found),
+        "no blocks",
     )
 
 
@@ -308,10 +304,7 @@ def health(
         }
     if metrics == "-":
         return  # print the data only
-    emit(
-        {"health": [each.to_json() for each in found]},
-        lambda: "\n".join(map(_health_line, found)) or "no channels",
-    )
+    emit({"health": [each.to_json() for each in found]}, map(_health_line, found), "no channels")
 
 
 def _health_line(each: Any) -> str:
