@@ -18,8 +18,6 @@ from typing import TypeAlias
 from ropewalk.errors import InvalidCbor, InvalidDigest
 from ropewalk.kernel.digest import split_cid
 
-__all__ = ["CORE", "DAG", "DEPTH_MAX", "INT_SAFE_MAX", "Dialect", "check", "is_safe_integer"]
-
 DEPTH_MAX = 128  # containers inside containers; the same bound as for JSON
 INT_SAFE_MAX = 2**53 - 1  # beyond this a double no longer separates neighbours
 FLOAT_UNMISTAKABLE = 1e21  # from here on JCS prints an exponent: no reader takes the number for an integer

@@ -25,27 +25,6 @@ from ropewalk.kernel.multiformats import (
     varint_encode,
 )
 
-__all__ = [
-    "DAG_CBOR",
-    "DAG_JSON",
-    "DAG_PB",
-    "RAW",
-    "SHA2_256",
-    "Cid",
-    "ContentId",
-    "Tag",
-    "blake3",
-    "cid",
-    "cid_text",
-    "content_id",
-    "hash_from_hex",
-    "parse_cid",
-    "parse_content_id",
-    "sha256",
-    "split_cid",
-    "tagged",
-]
-
 ContentId = NewType("ContentId", str)
 """`blake3:` and 64 lower-case hex digits: the name of canonical bytes."""
 

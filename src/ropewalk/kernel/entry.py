@@ -18,18 +18,6 @@ from typing import NewType, Protocol, Self, TypeAlias, TypeVar
 
 from ropewalk.errors import BrokenLink, DigestMismatch
 
-__all__ = [
-    "EMPTY",
-    "DeriveId",
-    "Entry",
-    "EntryId",
-    "Joinable",
-    "Span",
-    "check_entry",
-    "check_span",
-    "join",
-]
-
 EntryId = NewType("EntryId", bytes)
 """The name of an entry in its engine: a commit id, a message id, a block hash."""
 

@@ -20,8 +20,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from ropewalk.errors import Conflict, RopewalkError, Usage
 
-__all__ = ["GroupCommit", "Ticket", "Waiter"]
-
 POLL_S: Final = 1.0  # a wake-up may be lost if a thread is interrupted while waking another
 WAKEUPS_PER_ROUND: Final = 2  # waiters woken at a time; more would only contend for the interpreter
 

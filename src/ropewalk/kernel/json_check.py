@@ -16,8 +16,6 @@ import orjson
 from ropewalk.errors import InvalidJson, TooLarge
 from ropewalk.kernel.terminal_text import printable
 
-__all__ = ["DEPTH_MAX", "INTEGER_MAX", "ITEMS_MAX", "check_size", "first_fault", "shown"]
-
 DEPTH_MAX: Final = 128  # containers around the innermost value; below orjson's own limits of 254 and 1024
 INTEGER_MAX: Final = 2**53 - 1  # beyond it neighbouring integers share one double
 

@@ -11,18 +11,6 @@ import binascii
 
 from ropewalk.errors import InvalidDigest
 
-__all__ = [
-    "BASE58_CHARS_MAX",
-    "base32_decode",
-    "base32_encode",
-    "base58_decode",
-    "base58_encode",
-    "base64_decode",
-    "base64_encode",
-    "varint_decode",
-    "varint_encode",
-]
-
 VARINT_BYTES_MAX = 9  # the multiformats limit: 63 bits
 BASE58_CHARS_MAX = 256  # keys and CIDs need about 50; decoding costs the square of the length
 

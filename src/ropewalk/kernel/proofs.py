@@ -22,20 +22,6 @@ from blake3 import blake3
 from ropewalk.errors import InvalidDigest, InvalidProof, ProofRefused
 from ropewalk.kernel.digest import Tag
 
-__all__ = [
-    "HASH_BYTES",
-    "LEDGER",
-    "RANGE",
-    "SHA256",
-    "SIZE_MAX",
-    "Hasher",
-    "RangeProof",
-    "pack_leaves",
-    "verify_consistency",
-    "verify_inclusion",
-    "verify_range",
-]
-
 HASH_BYTES = 32
 SIZE_MAX = 2**63 - 1  # what every language can count; C2SP sizes and our heights stay below it
 

@@ -18,8 +18,6 @@ from typing import Any, Literal
 
 from ropewalk.errors import Unverified
 
-__all__ = ["Need", "Report", "Status", "Step", "Verdict"]
-
 Status = Literal["passed", "failed", "not_checked"]
 Verdict = Literal["passed", "failed", "untrusted", "partly"]
 Need = Literal["required", "trust", "optional"]

@@ -13,8 +13,6 @@ from functools import cache
 
 from ropewalk.errors import InvalidKey, SigInvalid
 
-__all__ = ["NONCE_BYTES", "SEALING_ALGORITHM", "TAG_BYTES", "SealingKey", "hkdf_sha256"]
-
 SEALING_ALGORITHM = "xchacha20poly1305"
 KEY_BYTES = 32
 NONCE_BYTES = 24

@@ -24,16 +24,6 @@ from typing import Any, Literal
 
 from ropewalk.errors import InvalidKey, SigInvalid, Unavailable
 
-__all__ = [
-    "SCHEMES",
-    "SECRET_BYTES",
-    "SIGNATURE_BYTES",
-    "Algorithm",
-    "Scheme",
-    "sign_digest",
-    "verify_digest",
-]
-
 Algorithm = Literal["ed25519", "p256", "secp256k1"]
 SECRET_BYTES = 32
 SIGNATURE_BYTES = 64

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["printable", "printable_json"]
-
 
 def printable(text: str, limit: int | None = None) -> str:
     """The text with escapes for what is no plain character; cut, where there is a limit, to so many.

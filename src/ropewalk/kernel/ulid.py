@@ -15,23 +15,6 @@ from typing import NewType, TypeGuard, cast
 
 from ropewalk.errors import InvalidUlid, OutOfOrder
 
-__all__ = [
-    "ENTROPY_BYTES",
-    "RANDOMNESS_MAX",
-    "TIME_MS_MAX",
-    "Ulid",
-    "all_to_bytes",
-    "from_bytes",
-    "is_ulid",
-    "make",
-    "next_ulid",
-    "next_ulids",
-    "parse",
-    "randomness",
-    "time_ms",
-    "to_bytes",
-]
-
 Ulid = NewType("Ulid", str)
 """A ULID in its only spelling: 26 upper-case characters, the first at most 7."""
 

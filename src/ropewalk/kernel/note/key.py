@@ -14,8 +14,6 @@ from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 from ropewalk.kernel.multiformats import base64_decode, base64_encode
 
-__all__ = ["KEY_ID_BYTES", "TIME_MAX", "SignatureType", "Signer", "Verifier", "is_key_name"]
-
 KEY_ID_BYTES = 4
 TIME_MAX = 2**63 - 1  # tlog-cosignature: what a signed 64-bit number holds
 

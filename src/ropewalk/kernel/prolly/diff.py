@@ -26,21 +26,6 @@ from ropewalk.kernel.prolly.node import (
     node_hash,
 )
 
-__all__ = [
-    "CHILDREN_MAX",
-    "LEVEL_MAX",
-    "Answer",
-    "ChildrenQuery",
-    "MissingLeaves",
-    "RootQuery",
-    "Step",
-    "answer",
-    "check_children",
-    "check_root",
-    "compare",
-    "diff",
-]
-
 LEVEL_MAX = 32  # far beyond any honest tree: every level holds 32 times the nodes of the one above
 CHILDREN_MAX = 1 << 16  # the mean is 32, but an author who chooses entries can delay the next boundary
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
-__all__ = ["MemoryStore"]
-
 BLOCK_ROWS_MAX = 2048  # a block is split in two beyond this; inserting moves at most so many keys
 STEP_ROWS = 64  # how many keys a scan takes at a time
 

@@ -19,22 +19,6 @@ from blake3 import blake3
 
 from ropewalk.errors import Invalid
 
-__all__ = [
-    "ANCHOR",
-    "ANCHOR_HASH",
-    "BOUNDARY_BELOW",
-    "FANOUT_MEAN",
-    "HASH_BYTES",
-    "KEY_BYTES_MAX",
-    "LEVELS_MAX",
-    "Node",
-    "ProllySource",
-    "check_key",
-    "is_boundary",
-    "leaf_hash",
-    "node_hash",
-]
-
 ANCHOR = b""  # the key of every level's first node; no entry may have it
 HASH_BYTES = 16  # okra's K
 FANOUT_MEAN = 32  # okra's Q

@@ -25,19 +25,6 @@ from ropewalk.kernel.prolly.node import (
     leaf_hash,
 )
 
-__all__ = [
-    "FORMS",
-    "INDEX_V3",
-    "STORE_V1",
-    "STORE_V3",
-    "Form",
-    "ProllyReader",
-    "ProllyTree",
-    "Rows",
-    "Store",
-    "build",
-]
-
 BATCH_ROWS = 1 << 16  # entries of one `insert_many` that are placed together; bounds its memory
 SPANS_KEPT = 4096  # nodes whose children a tree remembers; together they stand for some 130,000 entries
 

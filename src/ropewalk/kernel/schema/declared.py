@@ -26,8 +26,6 @@ from ropewalk.kernel.schema.faults import SchemaFault, find_fault, pointer, size
 if TYPE_CHECKING:  # a heavy import, for those who declare schemas
     from jsonschema_rs import Validator
 
-__all__ = ["DIALECT", "FORMATS", "PARTS_MAX", "DeclaredSchema", "declare"]
-
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 PARTS_MAX: Final = 10_000  # schemas in a schema, each counted as often as it is referred to
 COST_MAX: Final = 50_000_000  # parts times size: some ten seconds, where every part looks at everything

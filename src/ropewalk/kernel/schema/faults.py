@@ -17,8 +17,6 @@ from ropewalk.kernel.json_check import shown
 if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the first import of the kernel
     from jsonschema_rs import ValidationError, Validator
 
-__all__ = ["SchemaFault", "Title", "find_fault", "pointer", "size_of", "tell_fault"]
-
 # How much of a document and of its schema may be looked at to tell what is wrong; see `_errors`.
 _COMPARED_MAX: Final = 1_000  # size of a document whose faults are compared
 _COMPARED_COST_MAX: Final = 30_000  # the same, times the parts of its schema

@@ -23,8 +23,6 @@ from ropewalk.kernel.schema.faults import find_fault
 if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the first import of the kernel
     from jsonschema_rs import Registry, ValidationError, Validator
 
-__all__ = ["names", "schema_id", "schema_ids", "text", "validate"]
-
 _SUFFIX: Final = ".schema.json"
 
 
