@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropewalk.disk import key_files
+from ropewalk.disk.closing import Closing
 from ropewalk.disk.repository_paths import find_repository, make_repository
 from ropewalk.errors import Usage
 from ropewalk.gitlog.core.envelope import Event
@@ -43,7 +43,7 @@ NODE_KEY = "node"  # the repository's key, made by `init`
 H = TypeVar("H", bound=Handle)
 
 
-class Repository:
+class Repository(Closing):
     """A git repository with its event logs, ledger channels and gossip topics. Safe to share between threads.
 
     >>> import ropewalk, tempfile
@@ -255,14 +255,6 @@ class Repository:
                 handle.close()
             self.closed = True
         self._git.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Repository {str(self.path)!r}{' closed' if self.closed else ''}>"

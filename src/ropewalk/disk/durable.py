@@ -12,6 +12,8 @@ import fcntl
 import os
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -167,6 +169,15 @@ class Disk:
             with contextlib.suppress(FileExistsError):
                 directory.mkdir()
             self.fsync_directory(directory.parent)
+
+
+@contextmanager
+def file_errors(doing: str) -> Iterator[None]:
+    """Raise `Unavailable`, with what was being done, for every `OSError` in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise unavailable(error, doing) from error
 
 
 def unavailable(error: OSError, doing: str) -> Unavailable:

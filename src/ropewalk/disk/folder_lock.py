@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.disk.durable import Disk, file_errors, unavailable
 from ropewalk.errors import Unavailable
 
 POLL_S = 0.02
@@ -22,11 +22,9 @@ def hold_folder(folder: Path, wait_s: float, disk: Disk | None = None) -> Iterat
 
     `Unavailable` if another process is in there for longer than we wait.
     """
-    try:
+    with file_errors(str(folder)):
         (disk or Disk()).make_directories(folder)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise unavailable(error, str(folder)) from error
     try:
         _wait(descriptor, folder, time.monotonic() + wait_s)
         yield

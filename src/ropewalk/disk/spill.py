@@ -7,11 +7,11 @@ from __future__ import annotations
 import struct
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import lmdb
 
+from ropewalk.disk.closing import Closing
 from ropewalk.errors import Unavailable
 
 FRESH_MAX = 65_536  # rows of one table held in memory
@@ -20,7 +20,7 @@ TABLES_MAX = 8
 _NUMBER = struct.Struct(">Q")
 
 
-class Spill:
+class Spill(Closing):
     """Makes tables; use it in a `with`. Nothing is written before a table has more rows than memory should hold.
 
     >>> with Spill() as spill:
@@ -68,14 +68,6 @@ class Spill:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
-
-    def __enter__(self) -> Spill:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class SpillTable:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.disk.durable import Disk, file_errors, unavailable
 from ropewalk.errors import Damaged, NotFound, TooLarge, Unavailable
 
 FILE_BYTES_MAX = 1 << 20
@@ -89,7 +89,5 @@ class StateFolder:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        try:
+        with file_errors(str(self.folder)):
             yield
-        except OSError as error:
-            raise unavailable(error, str(self.folder)) from error

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
+from ropewalk.disk.closing import Closing
 from ropewalk.errors import Usage
 
 
-class Handle:
+class Handle(Closing):
     """One log of a repository. Use it in a `with` block, or call `close()`."""
 
     kind = "log"
@@ -28,14 +26,6 @@ class Handle:
                 f"the handle of {self.kind} {self.name!r} must be open, but it is closed",
                 advice="Open the repository again, or keep the `with` block open while you use the handle.",
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.kind} {self.name!r}{' closed' if self.closed else ''}>"

@@ -19,6 +19,7 @@ from ropewalk.cli.common.command import (
     write_output,
 )
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.cli.common.options import channel_option, flag, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.errors import locate
@@ -47,20 +48,16 @@ def bundle() -> None:
     "  ropewalk bundle export --channel audit --from 0 --to 99999 --chunk 1000 -o audit.tar.zst\n"
     "  ropewalk bundle export --channel audit --anchor public/checkpoint -o audit.tar.zst\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
+@channel_option
 @click.option("--from", "start", type=click.IntRange(0), default=0, help="First height to export.")
 @click.option("--to", "end", type=click.IntRange(0), help="Last height to export (default: the head).")
-@click.option("-o", "--output", required=True, metavar="X.tar.zst", help="Output file.")
-@click.option(
-    "--chunk", type=click.IntRange(1), metavar="N", help="Write one file per N blocks (default: one file)."
-)
-@click.option("--created-at", metavar="TEXT", help="Time in the manifest (default: that of the last block).")
-@click.option(
-    "--anchor",
-    "anchors",
-    multiple=True,
-    metavar="NOTE",
-    help="Signed head of the channel that covers the last height, to include; repeatable.",
+@required("-o --output", "X.tar.zst", "Output file.")
+@option("--chunk", "N", "Write one file per N blocks (default: one file).", type=click.IntRange(1))
+@option("--created-at", "TEXT", "Time in the manifest (default: that of the last block).")
+@repeated(
+    "--anchor anchors",
+    "NOTE",
+    "Signed head of the channel that covers the last height, to include; repeatable.",
 )
 def export(
     channel: str,
@@ -180,32 +177,24 @@ def inspect(file: str) -> None:
     "  ropewalk bundle verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1\n",
 )
 @click.argument("file")
-@click.option("--trust", required=True, metavar="TRUST.json", help="Trust file.")
-@click.option(
-    "--witness",
-    "witnesses",
-    multiple=True,
-    metavar="VKEY|F",
-    help="Trusted witness key, or a file with one key per line; repeatable.",
+@required("--trust", "TRUST.json", "Trust file.")
+@repeated(
+    "--witness witnesses", "VKEY|F", "Trusted witness key, or a file with one key per line; repeatable."
 )
-@click.option(
+@option(
     "--threshold",
+    "N",
+    "Minimum number of named witnesses that must have signed an anchor.",
     type=click.IntRange(0),
-    metavar="N",
-    help="Minimum number of named witnesses that must have signed an anchor.",
 )
-@click.option("--report", metavar="R.html", help="Also write an HTML report.")
-@click.option("--deep", is_flag=True, help="Also check every envelope: signature, version, evidence.")
-@click.option(
-    "--policy",
-    metavar="F",
-    help="Policy of the blocks: with --deep, also check every envelope against it.",
-)
-@click.option(
+@option("--report", "R.html", "Also write an HTML report.")
+@flag("--deep", "Also check every envelope: signature, version, evidence.")
+@option("--policy", "F", "Policy of the blocks: with --deep, also check every envelope against it.")
+@option(
     "--max-bytes",
+    "N",
+    "Maximum unpacked size (default: 64 GiB or 1,000 times the compressed size).",
     type=click.IntRange(1),
-    metavar="N",
-    help="Maximum unpacked size (default: 64 GiB or 1,000 times the compressed size).",
 )
 @allow_partly_option
 def verify(
@@ -269,8 +258,8 @@ def verify(
 )
 @click.argument("file")
 @click.argument("other", required=False)
-@click.option("--channel", metavar="C", help="Compare with this channel instead of another bundle.")
-@click.option("-o", "--output", metavar="F", help="Output file for both sides of a fork.")
+@option("--channel", "C", "Compare with this channel instead of another bundle.")
+@option("-o --output", "F", "Output file for both sides of a fork.")
 def compare(file: str, other: str | None, channel: str | None, output: str | None) -> None:
     """Compare two bundles, or a bundle and a channel. Exit 5 if a block differs.
 

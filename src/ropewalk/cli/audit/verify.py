@@ -11,6 +11,7 @@ import click
 
 from ropewalk.cli.common.command import Command, counting, parse_input, read_input, session
 from ropewalk.cli.common.locations import here, key_folder
+from ropewalk.cli.common.options import flag, option, repeated
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, format_report, no_trust_option
 
 if TYPE_CHECKING:
@@ -30,48 +31,32 @@ if TYPE_CHECKING:
 )
 @click.argument("path", required=False, metavar="[PATH]")
 @click.option("--ns", help="Only this namespace or topic.")
-@click.option("--deep", is_flag=True, help="Also every byte of every pack, or every tile of a published log.")
-@click.option("--trust", metavar="F", help="Keys to trust: a trust file, or lines of note keys.")
-@click.option("--steps", is_flag=True, help="A line for every step, also of logs in which all is well.")
-@click.option("--envelope", metavar="F", help="With a receipt: the envelope it was given for.")
-@click.option(
-    "--vkey",
-    "vkeys",
-    multiple=True,
-    metavar="VKEY|F",
-    help="With a checkpoint: its log's verifier key, or a file with it.",
+@flag("--deep", "Also every byte of every pack, or every tile of a published log.")
+@option("--trust", "F", "Keys to trust: a trust file, or lines of note keys.")
+@flag("--steps", "A line for every step, also of logs in which all is well.")
+@option("--envelope", "F", "With a receipt: the envelope it was given for.")
+@repeated("--vkey vkeys", "VKEY|F", "With a checkpoint: its log's verifier key, or a file with it.")
+@option("--origin", "TEXT", "With a checkpoint: its log's origin, if not the name of the key.")
+@repeated(
+    "--witness witnesses",
+    "VKEY|F",
+    "With a checkpoint, bundle or C2SP receipt: a witness's key, or a file with keys, one a line; repeatable.",
 )
-@click.option(
-    "--origin", metavar="TEXT", help="With a checkpoint: its log's origin, if not the name of the key."
-)
-@click.option(
-    "--witness",
-    "witnesses",
-    multiple=True,
-    metavar="VKEY|F",
-    help="With a checkpoint, bundle or C2SP receipt: a witness's key, or a file with keys, one a line; repeatable.",
-)
-@click.option(
+@option(
     "--threshold",
+    "N",
+    "With a checkpoint, bundle or C2SP receipt: fail unless so many of the witnesses named have signed.",
     type=click.IntRange(0),
-    metavar="N",
-    help="With a checkpoint, bundle or C2SP receipt: fail unless so many of the witnesses named have signed.",
 )
-@click.option("--old", metavar="F", help="With a checkpoint: an older one, which it must extend.")
-@click.option(
-    "--tiles", metavar="DIR", help="With a checkpoint: the published folder; default: the one it lies in."
-)
-@click.option(
-    "--channel", metavar="C", help="With a checkpoint: hold it against this channel, not against tiles."
-)
-@click.option(
+@option("--old", "F", "With a checkpoint: an older one, which it must extend.")
+@option("--tiles", "DIR", "With a checkpoint: the published folder; default: the one it lies in.")
+@option("--channel", "C", "With a checkpoint: hold it against this channel, not against tiles.")
+@option(
     "--timestamp",
-    metavar="F",
-    help="RFC 3161 time stamp of PATH, or of the manifest of an archive in it (`ledger timestamp`).",
+    "F",
+    "RFC 3161 time stamp of PATH, or of the manifest of an archive in it (`ledger timestamp`).",
 )
-@click.option(
-    "--tsa-root", "tsa_roots", multiple=True, metavar="PEM", help="Trusted root of time stamps; repeatable."
-)
+@repeated("--tsa-root tsa_roots", "PEM", "Trusted root of time stamps; repeatable.")
 @no_trust_option
 @allow_partly_option
 def verify(path: str | None, steps: bool, no_trust: bool, allow_partly: bool, **options: Any) -> None:

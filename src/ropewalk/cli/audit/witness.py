@@ -10,6 +10,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, say, session, write_output
 from ropewalk.cli.common.locations import signing_key
+from ropewalk.cli.common.options import option, required
 from ropewalk.errors import locate
 from ropewalk.kernel.terminal_text import printable
 
@@ -40,12 +41,8 @@ def witness() -> None:
     "  ropewalk witness init watch --name witness.example.net --key watcher > witness.vkey\n",
 )
 @click.argument("folder", metavar="DIR")
-@click.option(
-    "--name", required=True, metavar="N", help="What the witness is called: a URL without `https://`."
-)
-@click.option(
-    "--key", required=True, metavar="KEY", help="Your key that signs (ed25519), used for nothing else."
-)
+@required("--name", "N", "What the witness is called: a URL without `https://`.")
+@required("--key", "KEY", "Your key that signs (ed25519), used for nothing else.")
 def init(folder: str, name: str, key: str) -> None:
     """Create the witness NAME in the new folder DIR, and print its verifier key.
 
@@ -67,7 +64,7 @@ def init(folder: str, name: str, key: str) -> None:
 )
 @click.argument("folder", metavar="DIR")
 @click.argument("vkey")
-@click.option("--origin", metavar="TEXT", help="The log's origin, where that is not the name of its key.")
+@option("--origin", "TEXT", "The log's origin, where that is not the name of its key.")
 def add(folder: str, vkey: str, origin: str | None) -> None:
     """Add a log by its verifier key, as `ledger tiles` prints it. A log may have several keys."""
     from ropewalk.cli.common.note_keys import note_key
@@ -86,10 +83,8 @@ def add(folder: str, vkey: str, origin: str | None) -> None:
 )
 @click.argument("folder", metavar="DIR")
 @click.argument("file", metavar="CHECKPOINT")
-@click.option(
-    "--tiles", metavar="FOLDER", help="The published folder; default: the one around the checkpoint."
-)
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@option("--tiles", "FOLDER", "The published folder; default: the one around the checkpoint.")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
     """Cosign CHECKPOINT if it extends the largest head of that log seen so far.
 
@@ -158,24 +153,19 @@ def show(folder: str) -> None:
 )
 @click.argument("folder", metavar="[DIR]", default=".")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=7490,
-    show_default=True,
-    metavar="P",
-    help="Port; 0 takes a free one.",
+@option(
+    "--port", "P", "Port; 0 takes a free one.", type=click.IntRange(0, 65535), default=7490, show_default=True
 )
-@click.option(
+@option(
     "--rate",
+    "N",
+    "Requests a second of one address; twice as many at once.",
     type=click.FloatRange(0, min_open=True),
     default=10.0,
     show_default=True,
-    metavar="N",
-    help="Requests a second of one address; twice as many at once.",
 )
-@click.option("--tls-cert", metavar="F", help="Certificate of the server (PEM).")
-@click.option("--tls-key", metavar="F", help="Key of the certificate (PEM).")
+@option("--tls-cert", "F", "Certificate of the server (PEM).")
+@option("--tls-key", "F", "Key of the certificate (PEM).")
 def serve(folder: str, host: str, port: int, rate: float, tls_cert: str | None, tls_key: str | None) -> None:
     """Cosign checkpoints over HTTP: answer `POST /add-checkpoint` for the logs of the witness in DIR.
 

@@ -6,6 +6,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, read_input, say, write_output
 from ropewalk.cli.common.locations import signing_key
+from ropewalk.cli.common.options import option, required
 
 
 @click.command(
@@ -14,10 +15,10 @@ from ropewalk.cli.common.locations import signing_key
     epilog="Examples:\n  ropewalk ledger adapt --file newer.json --key ada -o adapted.json\n"
     "  ropewalk ledger append --channel audit --file adapted.json\n",
 )
-@click.option("--file", "file", required=True, metavar="F", help="Envelope; `-` reads stdin.")
-@click.option("--key", required=True, metavar="NAME", help="Key that signs the converted envelope.")
-@click.option("--timestamp", metavar="TIME", help="Time in RFC 3339, UTC (default: now).")
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@required("--file file", "F", "Envelope; `-` reads stdin.")
+@required("--key", "NAME", "Key that signs the converted envelope.")
+@option("--timestamp", "TIME", "Time in RFC 3339, UTC (default: now).")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def adapt(file: str, key: str, timestamp: str | None, output: str) -> None:
     """Convert an envelope of a newer minor version to one this ledger accepts; the original is embedded."""
     from ropewalk.cli.ledger.channel import now_text

@@ -15,6 +15,7 @@ import click
 
 from ropewalk.cli.common.command import Command, answer_line, emit, parse_input, say
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import flag, required
 from ropewalk.errors import locate
 from ropewalk.kernel.terminal_text import printable
 
@@ -34,20 +35,13 @@ LINES_AHEAD_MAX = 4096  # read but not yet answered; the reader waits above this
     "  producer | ropewalk ledger append --channel audit --file - --jsonl --json\n"
     "  ropewalk ledger append --channel audit --file envelope.json --witnessed --json\n",
 )
-@click.option("--channel", required=True, metavar="C", help="Channel; created if it does not exist.")
-@click.option("--file", "file", required=True, metavar="F", help="Envelope as JSON or CBOR; `-` reads stdin.")
-@click.option(
-    "--jsonl", is_flag=True, help="Read one envelope per line; print one result per line, once it is durable."
-)
-@click.option(
-    "--stop-on-error",
-    is_flag=True,
-    help="With --jsonl: stop at the first rejected line (slower: one block per line).",
-)
-@click.option(
+@required("--channel", "C", "Channel; created if it does not exist.")
+@required("--file file", "F", "Envelope as JSON or CBOR; `-` reads stdin.")
+@flag("--jsonl", "Read one envelope per line; print one result per line, once it is durable.")
+@flag("--stop-on-error", "With --jsonl: stop at the first rejected line (slower: one block per line).")
+@flag(
     "--witnessed",
-    is_flag=True,
-    help="Return with the cosignatures of the channel's witnesses; exit 7 if too few of them answer.",
+    "Return with the cosignatures of the channel's witnesses; exit 7 if too few of them answer.",
 )
 def append(channel: str, file: str, jsonl: bool, stop_on_error: bool, witnessed: bool) -> None:
     """Check envelopes against the eight rules and the channel's policy, and seal them into blocks.

@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import MARKS, Group, emit, parse_input, read_input
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import channel_option, option, repeated, required
 from ropewalk.cli.ledger.evidence_report import (
     collateral_options,
     provenance,
@@ -47,54 +48,38 @@ for _command in (report_data, wrap, provenance):
     "  ropewalk ledger evidence set --channel audit --root sgx-root.pem --measurement tdx.mrtd=$MRTD \\\n"
     "      --tcb-status UpToDate --tcb-status SWHardeningNeeded --crl pck.crl\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("--root", "roots", multiple=True, metavar="PEM", help="Trusted root certificate; repeatable.")
-@click.option(
-    "--key",
-    "names",
-    multiple=True,
-    metavar="KEY",
-    help="Trusted signer of provenance: a key name or a did:key; repeatable.",
+@channel_option
+@repeated("--root roots", "PEM", "Trusted root certificate; repeatable.")
+@repeated("--key names", "KEY", "Trusted signer of provenance: a key name or a did:key; repeatable.")
+@repeated("--builder builders", "ID", "Trusted builder; repeatable.")
+@repeated("--pcr pcrs", "N=HEX", "Trusted PCR value, such as 0=8a1f…; repeatable.")
+@repeated(
+    "--measurement measurements",
+    "NAME=HEX",
+    "Required value of a hardware register, such as sev.measurement=5a1f…; repeatable.",
 )
-@click.option("--builder", "builders", multiple=True, metavar="ID", help="Trusted builder; repeatable.")
-@click.option(
-    "--pcr", "pcrs", multiple=True, metavar="N=HEX", help="Trusted PCR value, such as 0=8a1f…; repeatable."
+@repeated(
+    "--sev-tcb levels",
+    "NAME=N",
+    "Minimum level of a part of the AMD platform: fmc, bootloader, tee, snp or microcode.",
 )
-@click.option(
-    "--measurement",
-    "measurements",
-    multiple=True,
-    metavar="NAME=HEX",
-    help="Required value of a hardware register, such as sev.measurement=5a1f…; repeatable.",
+@repeated(
+    "--sgx-isv products",
+    "NAME=N",
+    "Required product of an SGX enclave (prodid), or its minimum version (svn).",
 )
-@click.option(
-    "--sev-tcb",
-    "levels",
-    multiple=True,
-    metavar="NAME=N",
-    help="Minimum level of a part of the AMD platform: fmc, bootloader, tee, snp or microcode.",
-)
-@click.option(
-    "--sgx-isv",
-    "products",
-    multiple=True,
-    metavar="NAME=N",
-    help="Required product of an SGX enclave (prodid), or its minimum version (svn).",
-)
-@click.option(
-    "--tcb-status",
-    "statuses",
-    multiple=True,
-    metavar="STATUS",
-    help="Accepted Intel TCB status, such as SWHardeningNeeded (default: only UpToDate); repeatable.",
+@repeated(
+    "--tcb-status statuses",
+    "STATUS",
+    "Accepted Intel TCB status, such as SWHardeningNeeded (default: only UpToDate); repeatable.",
 )
 @collateral_options
-@click.option("--crl", "crls", multiple=True, metavar="F", help="Revocation list in PEM or DER; repeatable.")
-@click.option(
+@repeated("--crl crls", "F", "Revocation list in PEM or DER; repeatable.")
+@option(
     "--max-age",
+    "SECONDS",
+    "Maximum age of a document, report or provenance (default: unlimited).",
     type=click.IntRange(1),
-    metavar="SECONDS",
-    help="Maximum age of a document, report or provenance (default: unlimited).",
 )
 def set_(
     channel: str,
@@ -143,7 +128,7 @@ def set_(
 
 
 @evidence.command("show", epilog="Examples:\n  ropewalk ledger evidence show --channel audit --json\n")
-@click.option("--channel", required=True, metavar="C", help="The channel.")
+@channel_option
 def show(channel: str) -> None:
     """Print the evidence that the channel trusts."""
     from ropewalk.errors import NotFound
@@ -165,11 +150,11 @@ def show(channel: str) -> None:
     epilog="Examples:\n  ropewalk ledger evidence check --file envelope.json --channel audit\n"
     "  ropewalk ledger evidence check --file envelope.json --trust trust.json --at 2026-11-01T12:00:00Z\n",
 )
-@click.option("--file", "file", required=True, metavar="F", help="Envelope; `-` reads stdin.")
-@click.option("--channel", metavar="C", help="Check with the settings of this channel.")
-@click.option("--trust", metavar="F", help="Check with a trust file.")
-@click.option("--at", metavar="TIME", help="Time of the check in RFC 3339, UTC (default: now).")
-@click.option("--nonce", metavar="HEX", help="Required nonce: exit 0 only if the evidence passed and has it.")
+@required("--file file", "F", "Envelope; `-` reads stdin.")
+@option("--channel", "C", "Check with the settings of this channel.")
+@option("--trust", "F", "Check with a trust file.")
+@option("--at", "TIME", "Time of the check in RFC 3339, UTC (default: now).")
+@option("--nonce", "HEX", "Required nonce: exit 0 only if the evidence passed and has it.")
 def check(file: str, channel: str | None, trust: str | None, at: str | None, nonce: str | None) -> None:
     """Check the evidence of an envelope: passed, failed or not checked, and why. Exit 5 if it failed.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropewalk.cli.common.command import Command, emit, parse_input, read_input, write_output
+from ropewalk.cli.common.options import option, repeated, required
 from ropewalk.errors import located
 
 if TYPE_CHECKING:
@@ -23,18 +24,16 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 def collateral_options(command: Decorated) -> Decorated:
     """Add the options for Intel's collateral files."""
-    for option in (
-        click.option(
-            "--collateral-cert",
-            "signers",
-            multiple=True,
-            metavar="F",
-            help="Certificates of the signer of the collateral, PEM or DER; repeatable.",
+    for add in (
+        repeated(
+            "--collateral-cert signers",
+            "F",
+            "Certificates of the signer of the collateral, PEM or DER; repeatable.",
         ),
-        click.option("--qe-identity", metavar="F", help="Intel's QE identity, as downloaded."),
-        click.option("--tcb-info", metavar="F", help="Intel's TCB info for the platform, as downloaded."),
+        option("--qe-identity", "F", "Intel's QE identity, as downloaded."),
+        option("--tcb-info", "F", "Intel's TCB info for the platform, as downloaded."),
     ):
-        command = option(command)
+        command = add(command)
     return command
 
 
@@ -66,11 +65,9 @@ def read_collateral(
     epilog="Examples:\n  ropewalk ledger evidence report-data --payload body.json --correlation-id c-1\n"
     "  ropewalk ledger evidence report-data --payload body.json -o request.bin\n",
 )
-@click.option("--payload", required=True, metavar="F", help="Payload of the envelope.")
-@click.option("--correlation-id", metavar="TEXT", help="Correlation id of the envelope.")
-@click.option(
-    "-o", "--output", metavar="F", help="Write the 64 bytes to a file (default: print them as hex)."
-)
+@required("--payload", "F", "Payload of the envelope.")
+@option("--correlation-id", "TEXT", "Correlation id of the envelope.")
+@option("-o --output", "F", "Write the 64 bytes to a file (default: print them as hex).")
 def report_data(payload: str, correlation_id: str | None, output: str | None) -> None:
     """Print the 64 bytes that hardware must sign so that its report covers an envelope.
 
@@ -98,20 +95,14 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
     "      --payload body.json --key ada --evidence evidence.json\n",
 )
 @click.option("--format", "kind", required=True, type=click.Choice(FORMATS), help="Kind of evidence.")
-@click.option("--report", metavar="F", help="Report as JSON: a DSSE envelope, or a TEE report.")
+@option("--report", "F", "Report as JSON: a DSSE envelope, or a TEE report.")
 @click.option("--tee", type=click.Choice(HARDWARE), help="Hardware that made the document.")
-@click.option("--document", metavar="F", help="Document signed by the hardware, unchanged.")
-@click.option("--timestamp", metavar="TIME", help="Time of the document in RFC 3339, UTC.")
-@click.option(
-    "--cert",
-    "certs",
-    multiple=True,
-    metavar="F",
-    help="Certificates in PEM or DER, the leaf first; repeatable.",
-)
+@option("--document", "F", "Document signed by the hardware, unchanged.")
+@option("--timestamp", "TIME", "Time of the document in RFC 3339, UTC.")
+@repeated("--cert certs", "F", "Certificates in PEM or DER, the leaf first; repeatable.")
 @collateral_options
-@click.option("--nonce", metavar="TEXT", help="Nonce of the challenge.")
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@option("--nonce", "TEXT", "Nonce of the challenge.")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def wrap(
     kind: str,
     report: str | None,
@@ -170,13 +161,13 @@ def _document(tee: str, name: str) -> dict[str, Any]:
     epilog="Examples:\n  ropewalk ledger evidence provenance --payload image.json --key ci \\\n"
     "      --builder https://builder.example/v1 --build-type https://builder.example/image -o evidence.json\n",
 )
-@click.option("--payload", required=True, metavar="F", help="Payload of the envelope: what was built.")
-@click.option("--key", required=True, metavar="NAME", help="Key of the builder.")
-@click.option("--builder", required=True, metavar="ID", help="URI of the builder.")
-@click.option("--build-type", required=True, metavar="ID", help="URI of the build type.")
-@click.option("--parameters", metavar="F", help="Build parameters, a JSON object.")
-@click.option("--finished-on", metavar="TIME", help="End of the build in RFC 3339, UTC (default: now).")
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@required("--payload", "F", "Payload of the envelope: what was built.")
+@required("--key", "NAME", "Key of the builder.")
+@required("--builder", "ID", "URI of the builder.")
+@required("--build-type", "ID", "URI of the build type.")
+@option("--parameters", "F", "Build parameters, a JSON object.")
+@option("--finished-on", "TIME", "End of the build in RFC 3339, UTC (default: now).")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def provenance(
     payload: str,
     key: str,

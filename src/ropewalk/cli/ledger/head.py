@@ -6,6 +6,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import channel_option, flag, option
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
 
@@ -17,14 +18,14 @@ from ropewalk.cli.ledger.publish import host_option, warn_default_host
     "  ropewalk ledger head --channel audit --note --host log.example.org > head.note\n"
     "  ropewalk ledger head --channel audit --note --host log.example.org --old 4 > request\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("--note", is_flag=True, help="Print the head signed, as a C2SP note over the block headers.")
+@channel_option
+@flag("--note", "Print the head signed, as a C2SP note over the block headers.")
 @host_option
-@click.option(
+@option(
     "--old",
+    "N",
+    "With --note: print a request to a witness that has cosigned N blocks, with the consistency proof.",
     type=click.IntRange(0),
-    metavar="N",
-    help="With --note: print a request to a witness that has cosigned N blocks, with the consistency proof.",
 )
 def head(channel: str, note: bool, host: str, old: int | None) -> None:
     """Print the head of a channel: height, block hash, number of envelopes.

@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, say, write_output
 from ropewalk.cli.common.locations import here, key_folder, key_folders, signing_key
+from ropewalk.cli.common.options import channel_option, option, repeated, required
 from ropewalk.cli.ledger.channel import channel_keys, read_approvals
 from ropewalk.cli.ledger.proposal import describe_proposal, named_keys, write_proposal
 from ropewalk.kernel.terminal_text import printable
@@ -20,18 +21,11 @@ if TYPE_CHECKING:
 
 WRITER_WAIT_S = 30.0
 
-channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
-propose_option = click.option(
-    "--propose",
-    metavar="F",
-    help="Write a proposal to this file for approval, and change nothing.",
-)
-proposal_option = click.option("--proposal", metavar="F", help="Carry out this approved proposal.")
-approval_option = click.option(
-    "--approval", "approvals", multiple=True, metavar="F", help="Approval of the proposal; repeatable."
-)
-since_option = click.option("--since", metavar="TIME", help="Effective time in RFC 3339, UTC (default: now).")
-reason_option = click.option("--reason", default="", metavar="TEXT", help="Reason to record.")
+propose_option = option("--propose", "F", "Write a proposal to this file for approval, and change nothing.")
+proposal_option = option("--proposal", "F", "Carry out this approved proposal.")
+approval_option = repeated("--approval approvals", "F", "Approval of the proposal; repeatable.")
+since_option = option("--since", "TIME", "Effective time in RFC 3339, UTC (default: now).")
+reason_option = option("--reason", "TEXT", "Reason to record.", default="")
 
 
 @click.group(
@@ -103,14 +97,14 @@ def show(channel: str) -> None:
     "      --approval ada.json --approval bob.json\n",
 )
 @channel_option
-@click.option("--to", required=True, metavar="NAME", help="New key; create it with `ropewalk key new`.")
+@required("--to", "NAME", "New key; create it with `ropewalk key new`.")
 @since_option
-@click.option(
+@option(
     "--overlap-days",
+    "N",
+    "Days in which the old key stays valid next to the new one.",
     type=click.FloatRange(0, 36_525),
     default=0.0,
-    metavar="N",
-    help="Days in which the old key stays valid next to the new one.",
 )
 @propose_option
 @proposal_option
@@ -228,8 +222,8 @@ _other(
     epilog="Examples:\n  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
 )
 @click.argument("proposal")
-@click.option("--key", "name", required=True, metavar="NAME", help="Approver's key; the policy must name it.")
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@required("--key name", "NAME", "Approver's key; the policy must name it.")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def approve_(proposal: str, name: str, output: str) -> None:
     """Approve the change in the file PROPOSAL by signing it."""
     from ropewalk.ledger.keys.approvals import approve

@@ -22,6 +22,7 @@ from ropewalk.cli.common.command import (
     write_output,
 )
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.cli.common.options import channel_option, flag, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.kernel.terminal_text import printable
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 CLASSES = ("Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement")
 LEVELS = ("public", "internal", "confidential", "restricted")
 DENIED = 6
-
-channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
-
 
 SECTIONS = {
     "Channels": ("create", "ls", "head", "status", "read", "verify", "policy"),
@@ -90,10 +88,8 @@ def ledger() -> None:
 
 @ledger.command("create", epilog="Examples:\n  ropewalk ledger create --channel audit --policy strict.json\n")
 @channel_option
-@click.option("--key", default=NODE_KEY, metavar="NAME", help="Key that signs its blocks.")
-@click.option(
-    "--policy", metavar="F", help="Policy bundle of the channel (default: none); see `ledger policy show`."
-)
+@option("--key", "NAME", "Key that signs its blocks.", default=NODE_KEY)
+@option("--policy", "F", "Policy bundle of the channel (default: none); see `ledger policy show`.")
 def create(channel: str, key: str, policy: str | None) -> None:
     """Create a channel. Its key can be replaced later (`ledger key rotate`)."""
     from ropewalk.ledger.channel.settings import create_channel
@@ -130,37 +126,29 @@ def ls() -> None:
     "      --payload - --key ada --correlation-id c-1 < body.json > envelope.json\n",
 )
 @channel_option
-@click.option("--domain", required=True, metavar="D", help="Logical boundary, such as ea.core.")
+@required("--domain", "D", "Logical boundary, such as ea.core.")
 @click.option("--class", "event_class", required=True, type=click.Choice(CLASSES), help="Event class.")
-@click.option("--type", "event_type", required=True, metavar="T", help="Event type, such as disk.full.")
-@click.option("--payload", required=True, metavar="F", help="Event body as JSON; `-` reads stdin.")
-@click.option("--key", required=True, metavar="NAME", help="Author's signing key.")
-@click.option("--correlation-id", metavar="I", help="Id that links a Result to its Command.")
-@click.option(
-    "--parent",
-    metavar="ENVELOPE_ID",
-    help="Parent envelope in the channel (default for a Result: its Command).",
-)
-@click.option("--timestamp", metavar="TIME", help="Time in RFC 3339, UTC (default: now).")
+@required("--type event_type", "T", "Event type, such as disk.full.")
+@required("--payload", "F", "Event body as JSON; `-` reads stdin.")
+@required("--key", "NAME", "Author's signing key.")
+@option("--correlation-id", "I", "Id that links a Result to its Command.")
+@option("--parent", "ENVELOPE_ID", "Parent envelope in the channel (default for a Result: its Command).")
+@option("--timestamp", "TIME", "Time in RFC 3339, UTC (default: now).")
 @click.option("--level", type=click.Choice(LEVELS), help="Confidentiality level.")
-@click.option("--key-ref", metavar="REF", help="Reference to the key that seals a confidential payload.")
-@click.option("--enclave-ref", metavar="REF", help="With --level: enclave that may read the payload.")
-@click.option("--detach", metavar="URI", help="Store only the hash and the location of the payload.")
-@click.option(
-    "--keep",
-    is_flag=True,
-    help="Detach the payload, and store it in this repository, where it can be erased.",
-)
-@click.option("--evidence", metavar="F", help="Attestation evidence as JSON.")
-@click.option("--integrity-proof", metavar="F", help="Integrity proof as JSON.")
-@click.option("--policy-tag", metavar="F", help="Policy tag as JSON.")
-@click.option(
+@option("--key-ref", "REF", "Reference to the key that seals a confidential payload.")
+@option("--enclave-ref", "REF", "With --level: enclave that may read the payload.")
+@option("--detach", "URI", "Store only the hash and the location of the payload.")
+@flag("--keep", "Detach the payload, and store it in this repository, where it can be erased.")
+@option("--evidence", "F", "Attestation evidence as JSON.")
+@option("--integrity-proof", "F", "Integrity proof as JSON.")
+@option("--policy-tag", "F", "Policy tag as JSON.")
+@option(
     "--protocol-version",
-    metavar="V",
-    help="Version of the envelope format (default: the oldest that the channel accepts now).",
+    "V",
+    "Version of the envelope format (default: the oldest that the channel accepts now).",
 )
-@click.option("--cbor", is_flag=True, help="Write deterministic CBOR; the id is the same.")
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@flag("--cbor", "Write deterministic CBOR; the id is the same.")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def envelope(channel: str, payload: str, key: str, parent: str | None, output: str, **options: Any) -> None:
     """Build, sign and print one envelope, without appending it."""
     from ropewalk.cli.ledger.channel import find_parent, now_text, version_for
@@ -260,9 +248,9 @@ def read(channel: str, start: int, end: int | None) -> None:
 
 
 @ledger.command("verify", epilog="Examples:\n  ropewalk ledger verify --channel audit --deep --json\n")
-@click.option("--channel", metavar="C", help="Channel (default: all).")
-@click.option("--deep", is_flag=True, help="Also check every envelope, its evidence, and the index.")
-@click.option("--trust", metavar="F", help="Trust file (default: the channel's own settings).")
+@option("--channel", "C", "Channel (default: all).")
+@flag("--deep", "Also check every envelope, its evidence, and the index.")
+@option("--trust", "F", "Trust file (default: the channel's own settings).")
 @allow_partly_option
 def verify(channel: str | None, deep: bool, trust: str | None, allow_partly: bool) -> None:
     """Verify stored blocks: checksums, hashes, signatures, links.
@@ -324,26 +312,12 @@ def _certificate(raw: bytes) -> str:
 
 @ledger.command("trust", epilog="Examples:\n  ropewalk ledger trust --channel audit -o trust.json\n")
 @channel_option
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
-@click.option(
-    "--root",
-    "roots",
-    multiple=True,
-    metavar="PEM",
-    help="Root certificate for evidence; repeatable.",
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
+@repeated("--root roots", "PEM", "Root certificate for evidence; repeatable.")
+@repeated(
+    "--witness witnesses", "VKEY|F", "Trusted witness key, or a file with one key per line; repeatable."
 )
-@click.option(
-    "--witness",
-    "witnesses",
-    multiple=True,
-    metavar="VKEY|F",
-    help="Trusted witness key, or a file with one key per line; repeatable.",
-)
-@click.option(
-    "--revocations",
-    metavar="F",
-    help="Revoked keys: a JSON list of {key, since, reason}.",
-)
+@option("--revocations", "F", "Revoked keys: a JSON list of {key, since, reason}.")
 def trust(
     channel: str,
     output: str,

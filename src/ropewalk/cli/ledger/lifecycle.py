@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, say
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import option, repeated, required
 from ropewalk.cli.ledger.channel import channel_key, channel_keys, open_sealing, read_approvals
 from ropewalk.cli.ledger.proposal import write_proposal
 
@@ -55,24 +56,16 @@ def show() -> None:
 )
 @click.argument("version")
 @click.argument("stage", type=click.Choice(STAGES))
-@click.option(
-    "--sunset",
-    metavar="TIME",
-    help="Time in RFC 3339, UTC, from which new envelopes of this version are rejected.",
-)
-@click.option(
+@option("--sunset", "TIME", "Time in RFC 3339, UTC, from which new envelopes of this version are rejected.")
+@option(
     "--grace-days",
+    "N",
+    "Days after the sunset in which the version can still be read.",
     type=click.IntRange(0),
-    metavar="N",
-    help="Days after the sunset in which the version can still be read.",
 )
-@click.option("--channel", metavar="C", help="Record the change in this channel, with who approved.")
-@click.option(
-    "--propose", metavar="F", help="Write the change to a file, for others to approve; nothing is done."
-)
-@click.option(
-    "--approval", "approvals", multiple=True, metavar="F", help="Approval of the proposal; repeatable."
-)
+@option("--channel", "C", "Record the change in this channel, with who approved.")
+@option("--propose", "F", "Write the change to a file, for others to approve; nothing is done.")
+@repeated("--approval approvals", "F", "Approval of the proposal; repeatable.")
 def set_(
     version: str,
     stage: str,
@@ -115,7 +108,7 @@ def set_(
 
 
 @lifecycle.command("notify", epilog="Examples:\n  ropewalk ledger lifecycle notify --channel ops\n")
-@click.option("--channel", required=True, metavar="C", help="The channel that takes the alerts.")
+@required("--channel", "C", "The channel that takes the alerts.")
 def notify(channel: str) -> None:
     """Append an Alert for every version 30, 14 or 7 days before its sunset, once each. Run it daily."""
     from ropewalk.ledger.channel.settings import read_settings

@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import option, required
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def policy() -> None:
 
 
 @policy.command("show", epilog="Examples:\n  ropewalk ledger policy show --channel audit\n")
-@click.option(
-    "--channel", metavar="C", help="Use the policy of this channel (default: the built-in strict policy)."
-)
+@option("--channel", "C", "Use the policy of this channel (default: the built-in strict policy).")
 def show(channel: str | None) -> None:
     """Print a policy bundle."""
     import json
@@ -41,10 +40,8 @@ def show(channel: str | None) -> None:
 
 
 @policy.command("hash", epilog="Examples:\n  ropewalk ledger policy hash --policy strict.json\n")
-@click.option("--policy", "file", metavar="F", help="A policy bundle.")
-@click.option(
-    "--channel", metavar="C", help="Use the policy of this channel (default: the built-in strict policy)."
-)
+@option("--policy file", "F", "A policy bundle.")
+@option("--channel", "C", "Use the policy of this channel (default: the built-in strict policy).")
 def hash_(file: str | None, channel: str | None) -> None:
     """Print the hash of a policy, as block headers carry it."""
     found = _policy(file, channel)
@@ -54,11 +51,9 @@ def hash_(file: str | None, channel: str | None) -> None:
 @policy.command(
     "check", epilog="Examples:\n  ropewalk ledger policy check --file envelope.json --channel audit\n"
 )
-@click.option("--file", "envelope", required=True, metavar="F", help="Envelope; `-` reads stdin.")
-@click.option("--policy", "file", metavar="F", help="A policy bundle.")
-@click.option(
-    "--channel", metavar="C", help="Use the policy of this channel (default: the built-in strict policy)."
-)
+@required("--file envelope", "F", "Envelope; `-` reads stdin.")
+@option("--policy file", "F", "A policy bundle.")
+@option("--channel", "C", "Use the policy of this channel (default: the built-in strict policy).")
 def check(envelope: str, file: str | None, channel: str | None) -> None:
     """Check an envelope against a policy without appending it, and explain the decision. Exit 6 if denied."""
     from ropewalk.ledger.channel.channel import channel_evidence

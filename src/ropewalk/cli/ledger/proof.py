@@ -6,6 +6,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, write_output
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import channel_option, option, required
 
 
 @click.command(
@@ -15,8 +16,8 @@ from ropewalk.cli.common.locations import here
     "  ropewalk ledger prove $(ropewalk ledger read --channel audit | awk 'END {print $NF}') -o proof.json\n",
 )
 @click.argument("envelope_id")
-@click.option("-o", "--output", required=True, metavar="F", help="Output file for the proof.")
-@click.option("--channel", metavar="C", help="Channel (default: search all).")
+@required("-o --output", "F", "Output file for the proof.")
+@option("--channel", "C", "Channel (default: search all).")
 def prove(envelope_id: str, output: str, channel: str | None) -> None:
     """Write the inclusion proof of an envelope. `ropewalk verify F` checks it offline."""
     from ropewalk.cli.ledger.channel import channel_of
@@ -45,10 +46,10 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
     cls=Command,
     epilog="Examples:\n  ropewalk ledger consistency --channel audit --old 100 --new 200 -o c.json\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
+@channel_option
 @click.option("--old", required=True, type=click.IntRange(0), help="Number of blocks of the older head.")
 @click.option("--new", required=True, type=click.IntRange(0), help="Number of blocks of the newer head.")
-@click.option("-o", "--output", default="-", metavar="F", help="Output file for the proof (default: stdout).")
+@option("-o --output", "F", "Output file for the proof (default: stdout).", default="-")
 def consistency(channel: str, old: int, new: int, output: str) -> None:
     """Write the consistency proof that a newer head extends an older one."""
     from ropewalk.errors import RangeExceeded

@@ -8,6 +8,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, say, write_output
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import channel_option, option, required
 from ropewalk.cli.ledger.channel import channel_key
 
 DEFAULT_HOST = "ropewalk.invalid"
@@ -19,12 +20,12 @@ def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     return value
 
 
-host_option = click.option(
+host_option = option(
     "--host",
+    "H",
+    "Host name, the first part of the log's origin.",
     default=DEFAULT_HOST,
     callback=_host,
-    metavar="H",
-    help="Host name, the first part of the log's origin.",
 )
 
 
@@ -46,8 +47,8 @@ def warn_default_host(host: str, channel: str) -> None:
     "      $(ropewalk ledger read --channel audit | awk 'END {print $NF}')\n",
 )
 @click.argument("envelope_id")
-@click.option("-o", "--output", required=True, metavar="F", help="Output file.")
-@click.option("--channel", metavar="C", help="Channel (default: search all).")
+@required("-o --output", "F", "Output file.")
+@option("--channel", "C", "Channel (default: search all).")
 @click.option(
     "--form",
     type=click.Choice(["cose", "tlog"]),
@@ -86,8 +87,8 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
     cls=Command,
     epilog="Examples:\n  ropewalk ledger tiles --channel audit --host log.example.org -o public/\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("-o", "--output", required=True, metavar="DIR", help="The folder to publish.")
+@channel_option
+@required("-o --output", "DIR", "The folder to publish.")
 @host_option
 def tiles(channel: str, output: str, host: str) -> None:
     """Publish the block headers as a C2SP tiled log: checkpoint, hash tiles, entries. A second run adds new blocks.
@@ -122,11 +123,9 @@ def tiles(channel: str, output: str, host: str) -> None:
     "  ropewalk verify head.note --trust trust.json --timestamp head.note.tsr --tsa-root root.pem\n",
 )
 @click.argument("file", metavar="FILE")
-@click.option("--tsa", required=True, metavar="URL", help="Address of the time stamp authority.")
-@click.option(
-    "--tsa-root", "roots", multiple=True, required=True, metavar="PEM", help="Its root; repeatable."
-)
-@click.option("-o", "--output", metavar="F", help="Output file (default: FILE.tsr).")
+@required("--tsa", "URL", "Address of the time stamp authority.")
+@required("--tsa-root roots", "PEM", "Its root; repeatable.", multiple=True)
+@option("-o --output", "F", "Output file (default: FILE.tsr).")
 def timestamp(file: str, tsa: str, roots: tuple[str, ...], output: str | None) -> None:
     """Have an authority sign the time of FILE (RFC 3161): a head, a bundle, the manifest of an archive, a proof.
 

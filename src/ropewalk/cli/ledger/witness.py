@@ -6,11 +6,10 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, say
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import channel_option, flag, option, repeated
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
 from ropewalk.kernel.terminal_text import printable
-
-channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
 
 
 @click.group(
@@ -33,14 +32,8 @@ def witness() -> None:
 )
 @channel_option
 @host_option
-@click.option(
-    "--witness",
-    "pairs",
-    multiple=True,
-    metavar="URL=VKEY",
-    help="A witness: its address and key; repeatable.",
-)
-@click.option("--threshold", type=click.IntRange(1), metavar="N", help="Cosignatures needed (default: all).")
+@repeated("--witness pairs", "URL=VKEY", "A witness: its address and key; repeatable.")
+@option("--threshold", "N", "Cosignatures needed (default: all).", type=click.IntRange(1))
 @click.option(
     "--fail",
     type=click.Choice(["open", "closed"]),
@@ -48,15 +41,15 @@ def witness() -> None:
     show_default=True,
     help="Without witnesses: open appends on, closed refuses blocks beyond --max-unwitnessed.",
 )
-@click.option(
+@option(
     "--max-unwitnessed",
+    "N",
+    "With --fail closed: blocks that may wait for cosignatures.",
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    metavar="N",
-    help="With --fail closed: blocks that may wait for cosignatures.",
 )
-@click.option("--none", "drop", is_flag=True, help="Remove the witnesses of the channel.")
+@flag("--none drop", "Remove the witnesses of the channel.")
 def set_(
     channel: str,
     host: str,

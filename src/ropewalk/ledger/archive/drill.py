@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.disk.durable import Disk, file_errors
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.report import Report, Step
@@ -138,12 +138,10 @@ def _live_trust(live: Path | None, channel: str) -> Trust | None:
 def record_drill(drill: Drill, path: Path, disk: Disk | None = None) -> Path:
     """Write the result; in a folder, under the time of the drill."""
     disk = disk or Disk()
-    try:
+    with file_errors(f"record of the drill {path}"):
         if path.is_dir():
             path /= f"{drill.started_at.replace(':', '')}.json"
         disk.replace(path, jcs.encode(drill.to_json()))
-    except OSError as error:
-        raise unavailable(error, f"record of the drill {path}") from error
     return path
 
 

@@ -15,12 +15,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import zstandard
 from blake3 import blake3
 
-from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.disk.closing import Closing
+from ropewalk.disk.durable import Disk, file_errors, unavailable
 from ropewalk.errors import Conflict, Damaged, Invalid, NotFound, RopewalkError, TooLarge
 from ropewalk.kernel.digest import blake3 as digest_of
 from ropewalk.ledger.bundle.zstd_file import UnpackLimits, read_packed
@@ -58,10 +58,8 @@ class ArchiveFolder:
 
     def names(self) -> set[str]:
         """Return the names of the files in it."""
-        try:
+        with file_errors(f"archive {self.name}"):
             return {path.name for path in self.path.iterdir()}
-        except OSError as error:
-            raise unavailable(error, f"archive {self.name}") from error
 
 
 def archive_folders(folder: Path) -> list[ArchiveFolder]:
@@ -80,27 +78,21 @@ def digest_file(path: Path, size_max: int) -> tuple[str, int]:
     """Return digest and size of a file, read as a stream; raise if it is larger: a sparse file may seem endless."""
     hasher, size = blake3(), 0
     _require_file(path)
-    try:
-        with path.open("rb", buffering=0) as stream:
-            if os.fstat(stream.fileno()).st_size > size_max:
-                raise TooLarge(f"{path.name} is larger than {size_max} bytes", limit=size_max)
-            while piece := stream.read(1 << 20):
-                hasher.update(piece)
-                size += len(piece)
-    except OSError as error:
-        raise unavailable(error, f"reading {path.name}") from error
+    with file_errors(f"reading {path.name}"), path.open("rb", buffering=0) as stream:
+        if os.fstat(stream.fileno()).st_size > size_max:
+            raise TooLarge(f"{path.name} is larger than {size_max} bytes", limit=size_max)
+        while piece := stream.read(1 << 20):
+            hasher.update(piece)
+            size += len(piece)
     return hasher.hexdigest(), size
 
 
 def read_small(path: Path) -> bytes:
     """Read a small file."""
     _require_file(path)
-    try:
-        with path.open("rb") as stream:
-            size = min(os.fstat(stream.fileno()).st_size, SMALL_BYTES_MAX)
-            raw = stream.read(size + 1)  # do not allocate the limit at once
-    except OSError as error:
-        raise unavailable(error, f"reading {path.name}") from error
+    with file_errors(f"reading {path.name}"), path.open("rb") as stream:
+        size = min(os.fstat(stream.fileno()).st_size, SMALL_BYTES_MAX)
+        raw = stream.read(size + 1)  # do not allocate the limit at once
     if len(raw) > SMALL_BYTES_MAX:
         raise TooLarge(f"{path} must have at most {SMALL_BYTES_MAX} bytes", limit=SMALL_BYTES_MAX)
     return raw
@@ -170,7 +162,7 @@ def _damage(path: Path, height: int, what: str) -> Damaged:
     )
 
 
-class ArchiveWriter:
+class ArchiveWriter(Closing):
     """An archive being written: add blocks, then finish it. Without `finish` nothing remains.
 
     The caller must hold the folder lock.
@@ -268,11 +260,3 @@ class ArchiveWriter:
         if not self._kept:
             with contextlib.suppress(OSError, RopewalkError):
                 self._clear()
-
-    def __enter__(self) -> ArchiveWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.disk.durable import Disk, file_errors
 from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import RangeExceeded
 from ropewalk.kernel.entry import join
@@ -72,10 +72,8 @@ def pack_channel(
         before = after = 0
         for start in cold:
             records = _verified(reading, start, watch)
-            try:
+            with file_errors(f"packing segment {start} of {channel}"):
                 sizes = write_packed_segment(segments.path(start), start, records, disk)
-            except OSError as error:
-                raise unavailable(error, f"packing segment {start} of {channel}") from error
             before, after = before + sizes[0], after + sizes[1]
         packed = sum(packed_path(segments.path(start)).exists() for start in segments.starts())
     return PackResult(channel, len(cold), packed, before, after, hot)

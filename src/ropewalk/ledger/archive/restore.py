@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.disk.durable import Disk, file_errors
 from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import Conflict, NotFound, RopewalkError, Unverified
 from ropewalk.kernel import jcs
@@ -261,10 +261,8 @@ class _Rebuilding:
 
     @contextlib.contextmanager
     def _annotating_errors(self) -> Iterator[None]:
-        try:
+        with file_errors(f"restoring {self._channel}"):
             yield
-        except OSError as error:
-            raise unavailable(error, f"restoring {self._channel}") from error
 
 
 def _check_settings(

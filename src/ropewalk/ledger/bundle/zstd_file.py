@@ -13,7 +13,7 @@ from typing import IO
 
 import zstandard
 
-from ropewalk.disk.durable import sync, sync_folder, unavailable
+from ropewalk.disk.durable import file_errors, sync, sync_folder
 from ropewalk.errors import Damaged, Invalid, NotFound, TooLarge, Unavailable
 
 MAGIC = b"\x28\xb5\x2f\xfd"
@@ -119,7 +119,7 @@ def write_packed(path: Path, pieces: Iterable[bytes], size: int) -> int:
     packer = compressor.compressobj(size=size)
     _clear_left_over(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with file_errors(f"bundle {path.name}"):
         try:
             with beside.open("wb") as stream:
                 for piece in pieces:
@@ -133,8 +133,6 @@ def write_packed(path: Path, pieces: Iterable[bytes], size: int) -> int:
             beside.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
-    except OSError as error:
-        raise unavailable(error, f"bundle {path.name}") from error
     return packed
 
 
@@ -156,17 +154,13 @@ class Spool:
     """Temporary bytes on disk, removed when closed."""
 
     def __init__(self, folder: Path) -> None:
-        try:
+        with file_errors(f"space in {folder}"):
             self._stream = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`
-        except OSError as error:
-            raise unavailable(error, f"space in {folder}") from error
 
     def write(self, raw: bytes) -> None:
         """Append bytes."""
-        try:
+        with file_errors("gathering the bundle"):
             self._stream.write(raw)
-        except OSError as error:
-            raise unavailable(error, "gathering the bundle") from error
 
     def read(self) -> Iterator[bytes]:
         """Yield everything that was written, in order."""

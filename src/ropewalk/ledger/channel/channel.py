@@ -19,9 +19,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from ropewalk.disk.closing import Closing
 from ropewalk.disk.durable import Disk
 from ropewalk.disk.spill import Spill
 from ropewalk.errors import (
@@ -75,7 +75,7 @@ def check_first(home: Path, raw: bytes, now_ns: Callable[[], int] = time.time_ns
     judge(envelope, Context(SeenEnvelopes(), supported_minors=open_minors(home, None, now))).require()
 
 
-class Channel:
+class Channel(Closing):
     """One channel, for reading: blocks, envelopes, proofs. Close it, or use it in a `with`."""
 
     def __init__(self, home: Path, channel: str) -> None:
@@ -234,16 +234,8 @@ class Channel:
             self._index.close()
             self._index = None
 
-    def __enter__(self) -> Channel:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class OpenLog:
+class OpenLog(Closing):
     """A channel open for writing: `log` takes envelopes, `torn` is what a crash had left behind."""
 
     def __init__(
@@ -366,14 +358,6 @@ class OpenLog:
             _journal.info("%s; it is built again from the log when it is next used", error.detail)
         with contextlib.suppress(Unavailable):
             self.index.close()
-
-    def __enter__(self) -> OpenLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # Threads that lead or wait in a log are not in a forked child: close it there.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.disk.durable import Disk, file_errors, unavailable
 from ropewalk.errors import Conflict, Damaged, DigestMismatch, InvalidDigest, NotFound, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3, hash_from_hex
@@ -49,13 +49,11 @@ class PayloadStore:
                 advice="Leave it erased, or store the event's body in another place.",
                 payload_hash=name,
             )
-        try:
+        with file_errors("keeping a payload"):
             self._disk.make_directories(self.folder)
             self.folder.chmod(FOLDER_MODE)
             if not self._path(name).exists():
                 self._disk.replace(self._path(name), raw, mode=FILE_MODE)
-        except OSError as error:
-            raise unavailable(error, "keeping a payload") from error
         return name
 
     def get(self, payload_hash: str) -> bytes:
@@ -91,7 +89,7 @@ class PayloadStore:
         tombstone = self.erased(payload_hash)
         if tombstone is None and not self._path(payload_hash).exists():
             raise NotFound(f"no payload {payload_hash} is kept here", payload_hash=payload_hash)
-        try:
+        with file_errors("erasing a payload"):
             if tombstone is None:
                 # The tombstone comes first: from then on the bytes are not read, even if they are still there.
                 tombstone = PayloadTombstone(payload_hash, at, reason)
@@ -103,8 +101,6 @@ class PayloadStore:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(self._path(payload_hash))
             self._disk.fsync_directory(self.folder)
-        except OSError as error:
-            raise unavailable(error, "erasing a payload") from error
         return tombstone
 
     def put_tombstone(self, tombstone: PayloadTombstone) -> bool:
@@ -112,13 +108,11 @@ class PayloadStore:
         path = self._path(tombstone.payload_hash)
         if path.exists() or self.erased(tombstone.payload_hash) is not None:
             return False
-        try:
+        with file_errors("writing a tombstone"):
             self._disk.make_directories(self.folder)
             self.folder.chmod(FOLDER_MODE)
             raw = jcs.encode({"version": 1, **tombstone.to_json()})
             self._disk.replace(self._tombstone_path(tombstone.payload_hash), raw, mode=FILE_MODE)
-        except OSError as error:
-            raise unavailable(error, "writing a tombstone") from error
         return True
 
     def erased(self, payload_hash: str) -> PayloadTombstone | None:

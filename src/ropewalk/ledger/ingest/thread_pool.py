@@ -6,8 +6,9 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import TypeVar
+
+from ropewalk.disk.closing import Closing
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -16,7 +17,7 @@ COUNT = min(4, os.cpu_count() or 1)
 PIECE = 4  # items a thread takes at a time: bounds how long a stalled thread delays the result
 
 
-class ThreadPool:
+class ThreadPool(Closing):
     """Run a function over a list in a few threads, including the caller's. Use it in a `with`, or close it.
 
     >>> with ThreadPool(2) as pool:
@@ -55,11 +56,3 @@ class ThreadPool:
         """Stop the other threads."""
         if self._others is not None:
             self._others.shutdown()
-
-    def __enter__(self) -> ThreadPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ropewalk.disk.durable import sync, unavailable
+from ropewalk.disk.durable import file_errors, sync
 from ropewalk.errors import NotFound, RangeExceeded, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
@@ -325,12 +325,10 @@ class _SnapshotStore:
 
 def _write(path: Path, raw: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with file_errors(f"state {path.name}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("wb") as stream:
             stream.write(raw)
             stream.flush()
             sync(stream.fileno())
         beside.replace(path)
-    except OSError as error:
-        raise unavailable(error, f"state {path.name}") from error

@@ -10,13 +10,14 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, write_output
 from ropewalk.cli.common.locations import here, sealing_key
+from ropewalk.cli.common.options import flag, option, required
 
 if TYPE_CHECKING:
     from ropewalk.ledger.mailbox.enclave import EnclaveKey
 
 key_options = (
-    click.option("--key", required=True, metavar="NAME", help="Secret of the enclave, a sealing key."),
-    click.option("--enclave-ref", required=True, metavar="REF", help="Name of the enclave."),
+    required("--key", "NAME", "Secret of the enclave, a sealing key."),
+    required("--enclave-ref", "REF", "Name of the enclave."),
 )
 
 
@@ -39,7 +40,7 @@ def enclave() -> None:
 )
 @key_options[0]
 @key_options[1]
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def offer(key: str, enclave_ref: str, output: str) -> None:
     """Write the offer of an enclave: the payload of an advertisement, with the public key for sealing.
 
@@ -62,19 +63,12 @@ def offer(key: str, enclave_ref: str, output: str) -> None:
     epilog="Examples:\n  ropewalk ledger enclave seal --to advertisement.json --trust trust.json --channel pay \\\n"
     "      --file envelope.json -o sealed.json\n",
 )
-@click.option("--to", "advertisement", required=True, metavar="F", help="The enclave's advertisement.")
-@click.option(
-    "--trust",
-    required=True,
-    metavar="F",
-    help="A trust file with roots and measurements: whose enclave it may be.",
-)
-@click.option(
-    "--nonce", metavar="HEX", help="The nonce you had asked for; only evidence that has it will do."
-)
-@click.option("--channel", required=True, metavar="C", help="The channel in the enclave.")
-@click.option("--file", "file", required=True, metavar="F", help="Envelope as JSON or CBOR; `-` reads stdin.")
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@required("--to advertisement", "F", "The enclave's advertisement.")
+@required("--trust", "F", "A trust file with roots and measurements: whose enclave it may be.")
+@option("--nonce", "HEX", "The nonce you had asked for; only evidence that has it will do.")
+@required("--channel", "C", "The channel in the enclave.")
+@required("--file file", "F", "Envelope as JSON or CBOR; `-` reads stdin.")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def seal(advertisement: str, trust: str, nonce: str | None, channel: str, file: str, output: str) -> None:
     """Seal an envelope for the enclave that it names, after checking the attestation of the enclave.
 
@@ -108,16 +102,10 @@ def seal(advertisement: str, trust: str, nonce: str | None, channel: str, file: 
 )
 @key_options[0]
 @key_options[1]
-@click.option("--channel", required=True, metavar="C", help="The channel; it must be there.")
-@click.option("--file", "file", required=True, metavar="F", help="What was sealed; `-` for stdin.")
-@click.option(
-    "--jsonl", is_flag=True, help="Read one per line; print one result per line, once it is durable."
-)
-@click.option(
-    "--stop-on-error",
-    is_flag=True,
-    help="With --jsonl: stop at the first rejected line (slower: one block per line).",
-)
+@required("--channel", "C", "The channel; it must be there.")
+@required("--file file", "F", "What was sealed; `-` for stdin.")
+@flag("--jsonl", "Read one per line; print one result per line, once it is durable.")
+@flag("--stop-on-error", "With --jsonl: stop at the first rejected line (slower: one block per line).")
 def append(key: str, enclave_ref: str, channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     """Open sealed envelopes inside the enclave, and append them as `ledger append` does."""
     from ropewalk.cli.ledger.append import answer_lines, receipt_line

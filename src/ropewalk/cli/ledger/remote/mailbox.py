@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import option, required
 from ropewalk.cli.ledger.remote.remote import keys_from_here, run_ledger_server
 from ropewalk.errors import Unverified
 
@@ -35,28 +36,25 @@ def mailbox() -> None:
     "  ropewalk ledger mailbox serve /dev/shm/audit --channel audit --slots 1024 --slot-bytes 4096 --burst 5000\n",
 )
 @click.argument("folder", metavar="FOLDER")
-@click.option("--channel", required=True, metavar="C", help="Channel; it must exist.")
-@click.option(
+@required("--channel", "C", "Channel; it must exist.")
+@option(
     "--slots",
+    "N",
+    "Maximum number of waiting envelopes per sender; a sender may request fewer.",
     type=click.IntRange(1, 4096),
     default=SLOTS,
-    metavar="N",
-    help="Maximum number of waiting envelopes per sender; a sender may request fewer.",
 )
-@click.option(
+@option(
     "--slot-bytes",
+    "BYTES",
+    "Maximum size of an envelope as CBOR; a sender may request less.",
     type=click.IntRange(64, 8 << 20),
     default=SLOT_BYTES,
-    metavar="BYTES",
-    help="Maximum size of an envelope as CBOR; a sender may request less.",
 )
-@click.option(
-    "--burst",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Maximum envelopes per second and sender (default: unlimited).",
+@option(
+    "--burst", "N", "Maximum envelopes per second and sender (default: unlimited).", type=click.IntRange(1)
 )
-@click.option("--record", metavar="C", help="Record the negotiation of every session in this channel.")
+@option("--record", "C", "Record the negotiation of every session in this channel.")
 def serve(
     folder: str, channel: str, slots: int, slot_bytes: int, burst: int | None, record: str | None
 ) -> None:
@@ -77,7 +75,7 @@ def serve(
     "show", epilog="Examples:\n  ropewalk ledger mailbox show /dev/shm/audit --trust trust.json\n"
 )
 @click.argument("folder", metavar="FOLDER")
-@click.option("--trust", metavar="F", help="Trust file with the accepted signers of the mailbox.")
+@option("--trust", "F", "Trust file with the accepted signers of the mailbox.")
 def show(folder: str, trust: str | None) -> None:
     """Show and check the content of the mailbox FOLDER, without changing it.
 

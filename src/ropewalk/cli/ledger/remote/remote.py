@@ -11,6 +11,7 @@ import click
 
 from ropewalk.cli.common.command import Command, counting, emit, parse_input, say
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.cli.common.options import flag, option, repeated, required
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.cli.common.tls_options import address_option, tls_files, tls_options
 from ropewalk.kernel.terminal_text import printable
@@ -33,33 +34,16 @@ F = TypeVar("F", bound=Callable[..., Any])
     "  ropewalk ledger serve --host 0.0.0.0 --port 7400 --tls-cert cert.pem --tls-key key.pem --client-ca ca.pem\n"
     "  ropewalk ledger serve --grpc 0.0.0.0:7402 --tls pki/server\n",
 )
-@click.option("--host", default="127.0.0.1", metavar="HOST", help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    metavar="P",
-    help="Port of tls:// or tcp://; 0 chooses a free one.",
-)
-@click.option("--grpc", metavar="HOST:PORT", help="Serve gRPC, too; needs certificates.")
+@option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
+@option("--port", "P", "Port of tls:// or tcp://; 0 chooses a free one.", type=click.IntRange(0, 65535))
+@option("--grpc", "HOST:PORT", "Serve gRPC, too; needs certificates.")
 @tls_options("--client-ca", "clients")
-@click.option("--plain", is_flag=True, help="Serve without TLS, also on addresses other than loopback.")
-@click.option(
-    "--channel",
-    "channels",
-    multiple=True,
-    metavar="C",
-    help="Channel to serve (default: all); repeatable.",
-)
-@click.option("--append-only", is_flag=True, help="Allow clients to append only.")
-@click.option("--read-only", is_flag=True, help="Allow clients to read only.")
-@click.option("--record", metavar="C", help="Record the negotiation of every session in this channel.")
-@click.option(
-    "--idle",
-    type=click.FloatRange(min=0.05),
-    default=IDLE_S,
-    metavar="SECONDS",
-    help="Read timeout per message.",
-)
+@flag("--plain", "Serve without TLS, also on addresses other than loopback.")
+@repeated("--channel channels", "C", "Channel to serve (default: all); repeatable.")
+@flag("--append-only", "Allow clients to append only.")
+@flag("--read-only", "Allow clients to read only.")
+@option("--record", "C", "Record the negotiation of every session in this channel.")
+@option("--idle", "SECONDS", "Read timeout per message.", type=click.FloatRange(min=0.05), default=IDLE_S)
 @connection_options(SESSIONS_MAX)
 def serve(
     host: str,
@@ -152,21 +136,21 @@ async def run_ledger_server(server: LedgerServer) -> None:
 def _client_options(command: F) -> F:
     """Add the options of a command that connects to a server."""
     options = (
-        click.option("--channel", required=True, metavar="C", help="Channel on the server."),
+        required("--channel", "C", "Channel on the server."),
         tls_options("--server-ca", "server"),
-        click.option("--trust", metavar="F", help="Trust file with the accepted keys of the channel."),
-        click.option("--key", metavar="NAME", help="Key for the negotiation (default: a temporary one)."),
-        click.option("--compress", is_flag=True, help="Compress messages if the server supports it."),
-        click.option(
+        option("--trust", "F", "Trust file with the accepted keys of the channel."),
+        option("--key", "NAME", "Key for the negotiation (default: a temporary one)."),
+        flag("--compress", "Compress messages if the server supports it."),
+        option(
             "--retry",
+            "SECONDS",
+            "How long to retry a lost connection; if given, the first connection is retried, too.",
             type=click.FloatRange(min=0),
             default=RETRY_S,
-            metavar="SECONDS",
-            help="How long to retry a lost connection; if given, the first connection is retried, too.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
+    for add in reversed(options):
+        command = add(command)
     return command
 
 
@@ -201,15 +185,9 @@ def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool
     "      --tls-cert me.pem --tls-key me.key --server-ca ca.pem --trust trust.json\n",
 )
 @click.argument("url")
-@click.option("--file", "file", required=True, metavar="F", help="Envelope as JSON or CBOR; `-` reads stdin.")
-@click.option(
-    "--jsonl", is_flag=True, help="Read one envelope per line; print one result per line, once it is durable."
-)
-@click.option(
-    "--stop-on-error",
-    is_flag=True,
-    help="With --jsonl: stop at the first rejected line (slower: one block per line).",
-)
+@required("--file file", "F", "Envelope as JSON or CBOR; `-` reads stdin.")
+@flag("--jsonl", "Read one envelope per line; print one result per line, once it is durable.")
+@flag("--stop-on-error", "With --jsonl: stop at the first rejected line (slower: one block per line).")
 @_client_options
 def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **options: Any) -> None:
     """Append envelopes to a channel at URL, and print the answers of `append`.
@@ -243,17 +221,9 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
     "      --tls-cert me.pem --tls-key me.key --server-ca ca.pem\n",
 )
 @click.argument("url")
-@click.option(
-    "--follow",
-    is_flag=True,
-    help="Keep running and fetch new blocks; print a result whenever there are some.",
-)
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.05),
-    default=1.0,
-    metavar="SECONDS",
-    help="With --follow: polling interval.",
+@flag("--follow", "Keep running and fetch new blocks; print a result whenever there are some.")
+@option(
+    "--every", "SECONDS", "With --follow: polling interval.", type=click.FloatRange(min=0.05), default=1.0
 )
 @_client_options
 def pull(url: str, channel: str, follow: bool, every: float, **options: Any) -> None:

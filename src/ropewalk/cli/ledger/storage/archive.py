@@ -11,6 +11,7 @@ import click
 
 from ropewalk.cli.common.command import MARKS, Command, emit, parse_input, progress, say
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import channel_option, flag, option, required
 from ropewalk.cli.common.verdict import no_trust_option, verdict_name
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.kernel.terminal_text import printable
@@ -34,17 +35,11 @@ def _bar(label: str) -> Callable[[Lines, int], Lines]:
     "  ropewalk ledger archive --channel audit --to /mnt/cold --before 10000\n"
     "  ropewalk verify /mnt/cold --trust trust.json\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option(
-    "--to", required=True, metavar="DIR", help="Folder for archives; each channel gets a subfolder."
-)
-@click.option("--keep-blocks", type=click.IntRange(0), metavar="N", help="Do not archive the last N blocks.")
-@click.option(
-    "--keep-days", type=click.FloatRange(0), metavar="M", help="Do not archive blocks of the last M days."
-)
-@click.option(
-    "--before", type=click.IntRange(0), metavar="HEIGHT", help="Archive only blocks below this height."
-)
+@channel_option
+@required("--to", "DIR", "Folder for archives; each channel gets a subfolder.")
+@option("--keep-blocks", "N", "Do not archive the last N blocks.", type=click.IntRange(0))
+@option("--keep-days", "M", "Do not archive blocks of the last M days.", type=click.FloatRange(0))
+@option("--before", "HEIGHT", "Archive only blocks below this height.", type=click.IntRange(0))
 def archive(
     channel: str, to: str, keep_blocks: int | None, keep_days: float | None, before: int | None
 ) -> None:
@@ -91,11 +86,9 @@ def _archived_lines(done: ArchiveResult) -> list[str]:
     epilog="Examples:\n  ropewalk ledger pack --channel audit --keep-days 7\n"
     "  ropewalk ledger pack --channel audit --keep-blocks 10000 --json\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("--keep-blocks", type=click.IntRange(0), metavar="N", help="Do not compress the last N blocks.")
-@click.option(
-    "--keep-days", type=click.FloatRange(0), metavar="M", help="Do not compress blocks of the last M days."
-)
+@channel_option
+@option("--keep-blocks", "N", "Do not compress the last N blocks.", type=click.IntRange(0))
+@option("--keep-days", "M", "Do not compress blocks of the last M days.", type=click.FloatRange(0))
 def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None:
     """Verify old segments and compress them in place. All commands read compressed segments.
 
@@ -124,22 +117,14 @@ def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None
     "  ropewalk ledger restore --from /mnt/cold --channel audit --to-repo rebuilt.git --trust trust.json\n"
     "  ropewalk ledger restore --from /mnt/cold --channel audit --drill --record drill.json\n",
 )
-@click.option("--from", "source", required=True, metavar="DIR", help="Folder with the archives.")
-@click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option(
-    "--to-repo",
-    metavar="PATH",
-    help="Repository to rebuild the channel in, created if missing (default: --repo).",
-)
-@click.option("--trust", metavar="F", help="Trust file (default: the key that the archives name).")
-@click.option("--deep", is_flag=True, help="Also check every envelope and its evidence.")
-@click.option(
-    "--drill", is_flag=True, help="Rebuild in a temporary folder, compare, and print the time it took."
-)
-@click.option(
-    "--record",
-    metavar="F",
-    help="With --drill: output file for the result (default: drills/ in the channel's folder).",
+@required("--from source", "DIR", "Folder with the archives.")
+@channel_option
+@option("--to-repo", "PATH", "Repository to rebuild the channel in, created if missing (default: --repo).")
+@option("--trust", "F", "Trust file (default: the key that the archives name).")
+@flag("--deep", "Also check every envelope and its evidence.")
+@flag("--drill", "Rebuild in a temporary folder, compare, and print the time it took.")
+@option(
+    "--record", "F", "With --drill: output file for the result (default: drills/ in the channel's folder)."
 )
 @no_trust_option
 def restore(

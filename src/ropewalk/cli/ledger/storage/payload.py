@@ -8,6 +8,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, write_output
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import option, required
 
 
 @click.group(
@@ -24,7 +25,7 @@ def payload() -> None:
 
 @payload.command("show", epilog="Examples:\n  ropewalk ledger payload show 56b512d0… -o body.json\n")
 @click.argument("payload_hash")
-@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
+@option("-o --output", "F", "Output file (default: stdout).", default="-")
 def show(payload_hash: str, output: str) -> None:
     """Print a payload after checking its hash. For an erased payload, print when and why, and exit 3."""
     from ropewalk.ledger.channel.payloads import PayloadStore
@@ -40,10 +41,8 @@ def show(payload_hash: str, output: str) -> None:
     epilog="Examples:\n  ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'\n",
 )
 @click.argument("payload_hash")
-@click.option("--channel", required=True, metavar="C", help="Channel to record the erasure in.")
-@click.option(
-    "--reason", default="", metavar="TEXT", help="Reason to record permanently; do not include private data."
-)
+@required("--channel", "C", "Channel to record the erasure in.")
+@option("--reason", "TEXT", "Reason to record permanently; do not include private data.", default="")
 def erase(payload_hash: str, channel: str, reason: str) -> None:
     """Erase a payload. Its hash, envelope and proofs stay; a tombstone records when and why.
 

@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, parse_input, say
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import channel_option, flag, option
 
 if TYPE_CHECKING:
     from ropewalk.ledger.channel.repair import RepairResult
@@ -24,24 +25,13 @@ LISTED = 20  # lost blocks that are shown to people; --json has them all
     "  ropewalk ledger repair --channel audit --from-archive /mnt/cold\n"
     "  ropewalk ledger repair --channel audit --from-replica /srv/copy.git\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option(
-    "--from-archive",
-    "archive",
-    metavar="DIR",
-    help="Restore missing blocks from archives of `ledger archive`.",
-)
-@click.option(
-    "--from-replica",
-    "replica",
-    metavar="REPO",
-    help="Restore missing blocks from a repository with a replica.",
-)
-@click.option("--trust", metavar="F", help="Trust file (default: the channel's own settings).")
-@click.option(
+@channel_option
+@option("--from-archive archive", "DIR", "Restore missing blocks from archives of `ledger archive`.")
+@option("--from-replica replica", "REPO", "Restore missing blocks from a repository with a replica.")
+@option("--trust", "F", "Trust file (default: the channel's own settings).")
+@flag(
     "--accept-loss",
-    is_flag=True,
-    help="Accept the loss of blocks. If a receipt was given for one of them, the channel is closed for writing.",
+    "Accept the loss of blocks. If a receipt was given for one of them, the channel is closed for writing.",
 )
 def repair(
     channel: str, archive: str | None, replica: str | None, trust: str | None, accept_loss: bool

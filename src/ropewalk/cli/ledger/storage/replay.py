@@ -11,15 +11,14 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, parse_input, progress, say, session, write_output
 from ropewalk.cli.common.locations import here, key_folder
+from ropewalk.cli.common.options import channel_option, flag, option, required
 
-to_option = click.option(
-    "--to", "until", type=click.IntRange(0), metavar="H", help="Last height (default: the head)."
-)
-snapshot_option = click.option(
+to_option = option("--to until", "H", "Last height (default: the head).", type=click.IntRange(0))
+snapshot_option = option(
     "--snapshot-every",
+    "N",
+    "Sign a snapshot every N blocks into the channel C.snapshots (default: none).",
     type=click.IntRange(1),
-    metavar="N",
-    help="Sign a snapshot every N blocks into the channel C.snapshots (default: none).",
 )
 guard_option = click.option(
     "--unsafe-no-guard/--guard",
@@ -37,22 +36,18 @@ guard_option = click.option(
     "  ropewalk ledger replay --channel audit --reducer deployments --snapshot-every 1000\n"
     "  ropewalk ledger replay --channel audit --reducer mine:fold --json\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option(
-    "--reducer",
-    "name",
-    required=True,
-    metavar="R",
-    help="Reducer: counts, registers, deployments, or module:function (also in the current directory).",
+@channel_option
+@required(
+    "--reducer name",
+    "R",
+    "Reducer: counts, registers, deployments, or module:function (also in the current directory).",
 )
 @to_option
 @snapshot_option
-@click.option(
-    "--from-snapshot", is_flag=True, help="Start from the last snapshot instead of the first block."
-)
+@flag("--from-snapshot", "Start from the last snapshot instead of the first block.")
 @guard_option
-@click.option("--trust", metavar="F", help="Trust file (default: the channel's own settings).")
-@click.option("-o", "--output", metavar="F", help="Also write the state, as canonical JSON.")
+@option("--trust", "F", "Trust file (default: the channel's own settings).")
+@option("-o --output", "F", "Also write the state, as canonical JSON.")
 def replay(
     channel: str,
     name: str,

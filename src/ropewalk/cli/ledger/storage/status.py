@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, say
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.lifecycle import notice_line, version_rows
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @click.command(
     "status", cls=Command, epilog="Examples:\n  ropewalk ledger status\n  ropewalk ledger status --json\n"
 )
-@click.option("--channel", metavar="C", help="Show only this channel.")
+@option("--channel", "C", "Show only this channel.")
 def status(channel: str | None) -> None:
     """Show the state of every channel: head, accepted versions, policy, evidence and warnings.
 
@@ -95,7 +96,7 @@ def _key_history(found: dict[str, Any]) -> str:
 
 
 @click.command("reindex", cls=Command, epilog="Examples:\n  ropewalk ledger reindex --channel audit\n")
-@click.option("--channel", metavar="C", help="Channel (default: all).")
+@option("--channel", "C", "Channel (default: all).")
 def reindex(channel: str | None) -> None:
     """Rebuild the index of a channel from its log. Stop all writers of the channel first."""
     from ropewalk.ledger.channel.maintenance import rebuild_index

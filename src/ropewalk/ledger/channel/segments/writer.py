@@ -10,8 +10,8 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
+from ropewalk.disk.closing import Closing
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, HeadMoved, TooLarge, Unavailable
 from ropewalk.ledger.channel.losses import Repair, blocks_text, open_loss, read_repairs
@@ -31,7 +31,7 @@ SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may excee
 LOCK_POLL_S = 0.02
 
 
-class SegmentWriter(Segments):
+class SegmentWriter(Segments, Closing):
     """The single writer of a channel. Opening it takes the lock and cuts a torn tail; `torn` is what was cut."""
 
     def __init__(
@@ -164,14 +164,6 @@ class SegmentWriter(Segments):
             os.close(self._lock)
             self._lock = -1
         self._broken = "closed"
-
-    def __enter__(self) -> SegmentWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _cut(self, torn: TornTail) -> TornTail:
         """Save the torn bytes, then cut them off."""

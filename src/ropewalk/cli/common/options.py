@@ -1,0 +1,36 @@
+"""Options of commands, each in one call: its names, the placeholder of its value, its help.
+
+The names are one text, as in `"--from start"`: how the option is written, then the parameter if it has another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any] | click.Command)
+
+
+def option(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
+    """An option that takes a value."""
+    return click.option(*names.split(), metavar=metavar, help=help_line, **more)
+
+
+def required(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
+    """An option that must be given."""
+    return option(names, metavar, help_line, required=True, **more)
+
+
+def repeated(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
+    """An option that may be given several times."""
+    return option(names, metavar, help_line, multiple=True, **more)
+
+
+def flag(names: str, help_line: str) -> Callable[[F], F]:
+    """An option without a value."""
+    return click.option(*names.split(), is_flag=True, help=help_line)
+
+
+channel_option = required("--channel", "C", "The channel.")
