@@ -35,7 +35,9 @@ from ropewalk.server.idempotency import IdempotencyKeys
 from ropewalk.server.metrics import Metrics, TimedDisk
 from ropewalk.server.settings import Settings
 from ropewalk.server.stream_host import HostedStream, NodeSource, NodeStream
-from ropewalk.server.watch.rounds import Watch, WatchConfig
+from ropewalk.server.watch.config import WatchConfig
+from ropewalk.server.watch.rounds import Watch
+from ropewalk.server.watch.schedules import Schedules
 
 if TYPE_CHECKING:
     from ropewalk.server.telemetry import Telemetry
@@ -218,15 +220,17 @@ class ServerNode:
             _journal.info("made channel %s, sealed by the key %s", channel, NODE_KEY)
 
     async def _run_watch(self, config: WatchConfig) -> None:
-        """Do what `ropewalk watch` does, in a thread."""
-        watch = Watch(
-            self.place.home,
-            config,
-            channel_keys=self.channel_keys,
-            signing_key=self.signing_key,
-            now_ns=time.time_ns,
-        )
+        """Do what `ropewalk watch` does, in threads: a long job must not hold up the next round."""
+        parts: Any = {
+            "channel_keys": self.channel_keys, "signing_key": self.signing_key, "now_ns": time.time_ns,
+        }  # fmt: skip
+        watch = Watch(self.place.home, config, **parts)
+        schedules = Schedules(self.place.home, config, **parts)
+        working: asyncio.Future[Any] | None = None
         while True:
+            if working is None or working.done():
+                working = asyncio.ensure_future(in_thread(schedules.run_due))
+                working.add_done_callback(_report_failure)
             try:
                 self.metrics.take_signals(await in_thread(watch.round))
             except (RopewalkError, OSError) as error:
@@ -244,6 +248,11 @@ class ServerNode:
                 if time.monotonic() - last_drop_s > 3_600:
                     last_drop_s = time.monotonic()
                     await self.read(self.keys.drop_old, time.time_ns() // 1_000_000)
+
+
+def _report_failure(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled() and done.exception() is not None:
+        _journal.warning("schedules: %s", done.exception())
 
 
 def _telemetry(endpoint: str) -> Telemetry:

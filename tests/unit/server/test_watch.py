@@ -21,7 +21,8 @@ from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.pipeline.jobs.health import measure
-from ropewalk.server.watch.rounds import Watch, WatchConfig, parse_watch
+from ropewalk.server.watch.config import WatchConfig, parse_watch
+from ropewalk.server.watch.rounds import Watch
 from ropewalk.server.watch.signals import ChannelSignals
 
 NODE = SigningKey.generate("ed25519", bytes(range(32)))

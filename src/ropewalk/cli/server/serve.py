@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
     from ropewalk.kernel.keys import SealingKey, SigningKey
     from ropewalk.server.settings import Settings
-    from ropewalk.server.watch.rounds import WatchConfig
+    from ropewalk.server.watch.config import WatchConfig
 
 PORT = 7480  # written out so that --help loads no server; a test compares
 INSTALL = 'pip install ".[server]"'
@@ -121,7 +121,7 @@ def serve(log_format: str, config: str | None, **options: Any) -> None:
 def watch_from(config: str | None) -> WatchConfig | None:
     """Return what the `watch` member of the configuration file asks for; None without one."""
     from ropewalk.server.settings import parse_config
-    from ropewalk.server.watch.rounds import parse_watch
+    from ropewalk.server.watch.config import parse_watch
 
     found = parse_input(config, parse_config).get("watch") if config is not None else None
     return parse_watch(found) if isinstance(found, dict) else None

@@ -16,12 +16,10 @@ from typing import Any
 from ropewalk.disk.durable import Disk, file_errors
 from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import RangeExceeded
-from ropewalk.kernel.entry import join
-from ropewalk.ledger.archive.write import Watch, hot_from, require_span
+from ropewalk.ledger.archive.write import Watch, hot_from, verified_blocks
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.segments.format import BlockPlace
 from ropewalk.ledger.channel.segments.packed import packed_path, write_packed_segment
-from ropewalk.ledger.proof.verify import BlockSpan, check_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +79,7 @@ def pack_channel(
 
 def _verified(reading: Channel, start: int, watch: Watch | None) -> list[tuple[BlockPlace, bytes]]:
     """Yield the records of a closed segment with their block hashes, each verified and linked."""
-    trust = reading.trust()
-    below = reading.index.block_hash(start - 1) if start else bytes(32)
-    span = BlockSpan(channel=reading.settings.channel, last=start - 1, above=below, blocks=1)
-    found: list[tuple[BlockPlace, bytes]] = []
     count = next(after for after in reading.segments.starts() if after > start) - start
-    lines = reading.lines(start, start + count - 1)
+    blocks = verified_blocks(reading, start, count, watch=watch)
     places = reading.segments.places(start)
-    for (height, block), (_, place) in zip(
-        watch(lines, count) if watch is not None else lines, places, strict=False
-    ):
-        one = check_block(block, height, trust=trust, deep=False)
-        span = require_span(join(span, one))
-        found.append((place, one.above))
-    return found
+    return [(place, one.above) for (_, one), (_, place) in zip(blocks, places, strict=False)]

@@ -282,6 +282,23 @@ def require_span(span: BlockSpan) -> BlockSpan:
     return span
 
 
+def verified_blocks(
+    reading: Channel, start: int, count: int, before: bytes | None = None, watch: Watch | None = None
+) -> Iterator[tuple[list[bytes], BlockSpan]]:
+    """Return `count` stored blocks from a height on, each verified (form, seal, link) without its envelopes' rules.
+
+    The first must follow the block with the hash `before`, or the one below it in this channel.
+    """
+    trust = reading.trust()
+    below = before if before is not None else reading.index.block_hash(start - 1) if start else bytes(32)
+    span = BlockSpan(channel=reading.settings.channel, last=start - 1, above=below, blocks=1)
+    lines = reading.lines(start, start + count - 1)
+    for height, block in watch(lines, count) if watch is not None else lines:
+        one = check_block(block, height, trust=trust, deep=False)
+        span = require_span(join(span, one))
+        yield block, one
+
+
 def _is_detached(raw: bytes) -> bool:
     if _DETACHED not in raw:  # most have none, and canonical bytes have one encoding of the name
         return False

@@ -163,6 +163,19 @@ class Policy:
         )
 
     @cached_property
+    def fans_out(self) -> bool:
+        """Whether any rule copies Alerts to other channels."""
+        return any(rule["kind"] == "alert_fanout" for rule in self.rules)
+
+    def alert_channels(self, envelope: Envelope) -> tuple[str, ...]:
+        """Return the channels that an Alert of this channel is copied to (S4 §3.2); none for other classes."""
+        if envelope.event_class != "Alert":
+            return ()
+        kind = envelope.domain, envelope.event_class, envelope.event_type
+        rules = (rule for rule in self.rules if rule["kind"] == "alert_fanout" and applies(rule, *kind))
+        return tuple(dict.fromkeys(name for rule in rules for name in rule["channels"]))
+
+    @cached_property
     def _schemas(self) -> dict[str, DeclaredSchema]:
         """Compiled payload schemas by rule id."""
         return {rule["id"]: schema_of(rule) for rule in self.rules if rule["kind"] == "schema"}

@@ -15,11 +15,12 @@
                                          where it is given
     schema_declared                      no rule of the kind schema applies to it
 
-Three kinds apply to the channel, not to envelopes; see `lifetimes` and `approvals`:
+Four kinds apply to the channel, not to envelopes; see `lifetimes`, `approvals` and `Policy.alert_channels`:
 
     key_lifetime     days, overlap_days  the signing key is older; its successor is due `overlap_days` before
     policy_lifetime  until, overlap_days the policy itself has ended; `since` may name its start
     control          acts, approvals, approvers    too few people approved of an act
+    alert_fanout     channels            Alerts are copied to these channels; `when` may narrow them
 
 A policy tag is enforced without a rule (`ask_tag`): one that names another policy, or denies, is denied.
 
@@ -33,11 +34,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
-from ropewalk.errors import Invalid
+from ropewalk.errors import Invalid, InvalidName
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Status
 from ropewalk.kernel.schema.declared import DeclaredSchema, declare
+from ropewalk.ledger.block.block import check_channel_name
 from ropewalk.ledger.envelope.fields import FIELDS
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import parse_control
@@ -63,9 +65,10 @@ _KINDS: Final[dict[str, dict[str, type]]] = {
     "key_lifetime": {"days": int, "overlap_days": int},
     "policy_lifetime": {"until": str, "overlap_days": int},
     "control": {"acts": list, "approvals": int, "approvers": list},
+    "alert_fanout": {"channels": list},
 }
 _OPTIONAL: Final = {"signed_fields": {"fields"}, "schema": {"detached"}, "policy_lifetime": {"since"}}
-CHANNEL_KINDS: Final = frozenset(("key_lifetime", "policy_lifetime", "control"))
+CHANNEL_KINDS: Final = frozenset(("key_lifetime", "policy_lifetime", "control", "alert_fanout"))
 _TAG: Final = "(policy_tag)"
 _IDENTITIES: Final = frozenset(("signers", "control"))  # their lists are not patterns
 _LEVELS: Final = ("public", "internal", "confidential", "restricted")
@@ -161,6 +164,16 @@ def _check_control(rule: Rule, here: str) -> None:
         raise no_policy(f"{here}: a channel rule must deny, and must not have when")
 
 
+def _check_fanout(rule: Rule, here: str) -> None:
+    if rule["decision"] != "allow" or not rule["channels"]:
+        raise no_policy(f"{here}: alert_fanout must allow, and must name channels")
+    for name in rule["channels"]:
+        try:
+            check_channel_name(str(name))
+        except InvalidName as error:
+            raise no_policy(f"{here}: {error.detail}") from error
+
+
 _CHECKS: Final[dict[str, Callable[[Rule, str], None]]] = {
     "signers": _check_signers,
     "signed_fields": _check_signed,
@@ -169,6 +182,7 @@ _CHECKS: Final[dict[str, Callable[[Rule, str], None]]] = {
     "key_lifetime": _check_lifetime,
     "policy_lifetime": _check_lifetime,
     "control": _check_control,
+    "alert_fanout": _check_fanout,
 }
 
 

@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ropewalk.disk.state_folder import StateFolder
-from ropewalk.errors import Invalid, NotFound, Replayed, RopewalkError
-from ropewalk.kernel import jcs
+from ropewalk.errors import Invalid, NotFound, RopewalkError
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.note import claimed_head
-from ropewalk.ledger.archive.pack import pack_channel
-from ropewalk.ledger.archive.write import archive_channel
-from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.channel.settings import FOLDER, channels, create_channel, read_settings
+from ropewalk.ledger.archive.write import verified_blocks
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.channel.channel import Channel, open_channel
+from ropewalk.ledger.channel.settings import FOLDER, channels
 from ropewalk.ledger.channel.witnessed import read_witness_policy, read_witnessed
+from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.evidence.settings import channel_trust
-from ropewalk.ledger.keys.rotate import key_notices, open_sealing
+from ropewalk.ledger.keys.rotate import key_notices
 from ropewalk.ledger.transparency.witnessing import WitnessClient
-from ropewalk.ledger.versions.lifecycle import notices, version_to_write
+from ropewalk.ledger.versions.lifecycle import notices
 from ropewalk.server.watch.alerts import (
     Alert,
+    Severity,
     alert_envelope,
     alerts_of,
     channel_alert,
@@ -37,81 +39,17 @@ from ropewalk.server.watch.alerts import (
     observation_envelope,
     post,
 )
-from ropewalk.server.watch.signals import ChannelSignals, Signal
+from ropewalk.server.watch.channel_writer import ChannelWriter
+from ropewalk.server.watch.config import WatchConfig
+from ropewalk.server.watch.schedules import read_jobs
+from ropewalk.server.watch.signals import WINDOW_S, ChannelSignals, Signal
 
 STATE = "state.json"
 LOCK_WAIT_S = 30.0
-WRITER_WAIT_S = 30.0
-DAY_NS = 86_400 * 10**9
 OBSERVE_NS = 3_600 * 10**9  # unchanged signals are recorded again after an hour
-NODE_KEY = "node"
-NOTICE_DAYS = [30, 14, 7]
-MEMBERS = {
-    "version", "interval_seconds", "alerts", "observations", "alertmanager", "webhooks", "freshness_seconds",
-    "notice_days", "retention", "server",
-}  # fmt: skip
+COPIES_WAITING_MAX = 10_000  # Alerts that wait to be copied to other channels
 _journal = logging.getLogger("ropewalk.watch")
 _journal.addHandler(logging.NullHandler())
-
-
-@dataclass(frozen=True, slots=True)
-class WatchConfig:
-    """What to watch, and where alerts go."""
-
-    interval_s: float = 30.0
-    alert_channel: str | None = None
-    observation_channel: str | None = None
-    alertmanager: str | None = None
-    webhooks: tuple[str, ...] = ()
-    freshness_s: float = 86_400.0
-    keep_days: float | None = None
-    archive: str | None = None
-
-
-def parse_watch(document: dict[str, Any]) -> WatchConfig:
-    """Read a watch configuration; every member is optional.
-
-    >>> parse_watch({"version": 1, "interval_seconds": 5}).interval_s
-    5
-    """
-    if unknown := sorted(document.keys() - MEMBERS):
-        raise Invalid(f"watch configuration: unknown member {unknown[0]!r:.60}")
-    if document.get("notice_days", NOTICE_DAYS) != NOTICE_DAYS:
-        raise Invalid(f'"notice_days" must be {NOTICE_DAYS}, the days at which notices are due')
-    retention = _object(document, "retention")
-    return WatchConfig(
-        interval_s=_number(document, "interval_seconds", 30.0),
-        alert_channel=_text(_object(document, "alerts"), "channel"),
-        observation_channel=_text(_object(document, "observations"), "channel"),
-        alertmanager=_text(_object(document, "alertmanager"), "url"),
-        webhooks=tuple(
-            url for each in document.get("webhooks", []) if (url := _text(dict(each), "url")) is not None
-        ),
-        freshness_s=_number(document, "freshness_seconds", 86_400.0),
-        keep_days=_number(retention, "keep_days", 0) or None,
-        archive=_text(retention, "archive"),
-    )
-
-
-def _object(document: dict[str, Any], name: str) -> dict[str, Any]:
-    found = document.get(name, {})
-    if not isinstance(found, dict):
-        raise Invalid(f'"{name}" must be an object')
-    return found
-
-
-def _text(document: dict[str, Any], name: str) -> str | None:
-    found = document.get(name)
-    if found is not None and not isinstance(found, str):
-        raise Invalid(f'"{name}" must be a string')
-    return found
-
-
-def _number(document: dict[str, Any], name: str, default: float) -> float:
-    found = document.get(name, default)
-    if isinstance(found, bool) or not isinstance(found, int | float) or found < 0:
-        raise Invalid(f'"{name}" must be a number of 0 or more')
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +59,6 @@ class Round:
     signals: tuple[Signal, ...]
     firing: tuple[dict[str, Any], ...]
     failures: tuple[str, ...]
-    acts: tuple[str, ...]
     unwitnessed: tuple[tuple[str, int], ...] = ()
     witness_failures: int = 0
 
@@ -130,7 +67,6 @@ class Round:
         return {
             "signals": [signal.to_json() for signal in self.signals],
             "alerts": [for_alertmanager(each) for each in self.firing],
-            "acts": list(self.acts),
             "failures": list(self.failures),
             "unwitnessed": dict(self.unwitnessed),
         }
@@ -151,18 +87,18 @@ class Watch:
     ) -> None:
         self._home = home
         self._config = config
-        self._keys, self._key = channel_keys, signing_key
+        self._writer = ChannelWriter(home, channel_keys, signing_key)
         self._now_ns = now_ns
         self._send = send
         self._folder = StateFolder(home / "watch")
+        self._jobs = StateFolder(home / "schedules")
         self._failures: list[str] = []
-        self._acts: list[str] = []
 
     def round(self) -> Round:
         """Do one round; rounds of other processes are waited for."""
         self._folder.make()
         with self._folder.locked(LOCK_WAIT_S):
-            self._failures, self._acts = [], []
+            self._failures = []
             state = self.state()
             now = self._now_ns()
             signals, alerts = self._look(state, now)
@@ -170,22 +106,20 @@ class Watch:
             self._settle(state, alerts + asked, now)
             self._save(state)  # before anything is sent
             self._tell(state, signals, now)
-            self._retain(state, now)
+            self._copy_alerts(state, now)
             state["last_ns"], state["failures"] = now, self._failures
             self._save(state)
             firing = tuple(each for each in state["alerts"].values() if each.get("until_ns") is None)
-            return Round(
-                tuple(signals), firing, tuple(self._failures), tuple(self._acts), waiting, len(asked)
-            )
+            return Round(tuple(signals), firing, tuple(self._failures), waiting, len(asked))
 
     def state(self) -> dict[str, Any]:
         """Return what is known from earlier rounds."""
-        empty: dict[str, Any] = {"version": 1, "channels": {}, "alerts": {}}
+        empty: dict[str, Any] = {"version": 1, "channels": {}, "alerts": {}, "copies": []}
         try:
             found: Any = json.loads(self._folder.read(STATE))
         except (NotFound, ValueError):  # it is made again from the channels
             return empty
-        return found if isinstance(found, dict) and found.get("version") == 1 else empty
+        return empty | found if isinstance(found, dict) and found.get("version") == 1 else empty
 
     def _save(self, state: dict[str, Any]) -> None:
         self._folder.replace(STATE, json.dumps(state).encode())
@@ -195,24 +129,20 @@ class Watch:
         alerts: list[Alert] = []
         for channel in channels(self._home):
             try:
-                known = ChannelSignals(state["channels"].get(channel))
-                trust = channel_trust(self._home, channel)
-                judges = EvidenceTally(trust)
-                with open_channel(self._home, channel) as reading:
-                    height = reading.head().height
-                    if height < known.height:
-                        raise Invalid(f"it has {height} blocks and had {known.height}")
-                    if height > known.height:
-                        known.follow(reading.blocks(known.height, height - 1), trust, judges, now)
-                    due = key_notices(reading, now)
+                known, judges, due = self._follow(state, channel, now)
                 alerts += [channel_alert("LifetimeEnds", "ticket", channel, text) for text in due]
                 signals += known.measure(channel, judges, now, self._config.freshness_s)
-                state["channels"][channel] = known.to_json()
             except RopewalkError as error:
                 alerts.append(channel_alert("ChannelUnreadable", "page", channel, error.detail))
         for notice in notices(self._home, now):
             text = f"version {notice['version']} ends on {notice['sunset']}"
-            alerts.append(Alert("VersionEnds", "ticket", (("version", str(notice["version"])),), text))
+            # With the days as a label there is a new alert at 30, 14 and 7.
+            labels = (("days", str(notice["days"])), ("version", str(notice["version"])))
+            alerts.append(Alert("VersionEnds", "ticket", labels, text))
+        for name, job in read_jobs(self._jobs).items():
+            if job.get("ok") is False:
+                severity: Severity = "page" if name == "drill" else "ticket"
+                alerts.append(Alert("ScheduleFailed", severity, (("job", name),), f"{name}: {job['detail']}"))
         return signals, alerts + alerts_of(signals)
 
     def _witness(self) -> tuple[tuple[tuple[str, int], ...], list[Alert]]:
@@ -231,13 +161,71 @@ class Watch:
                     left = height - (0 if note is None else claimed_head(note)[0].size)
                     waiting.append((channel, left))
                     if left:
-                        WitnessClient(reading, self._keys(channel)[0]).collect(all_of_them=True).require()
+                        WitnessClient(reading, self._writer.keys(channel)[0]).collect(
+                            all_of_them=True
+                        ).require()
                         waiting[-1] = (channel, 0)
             except RopewalkError as error:
                 alerts.append(
                     channel_alert("Unwitnessed", "page" if closed else "ticket", channel, error.detail)
                 )
         return tuple(waiting), alerts
+
+    def _follow(
+        self, state: dict[str, Any], channel: str, now: int
+    ) -> tuple[ChannelSignals, EvidenceTally, list[str]]:
+        """Look at the new blocks of a channel: seals, links, evidence, and Alerts that its policy copies."""
+        known = ChannelSignals(state["channels"].get(channel))
+        trust = channel_trust(self._home, channel)
+        judges = EvidenceTally(trust)
+        with open_channel(self._home, channel) as reading:
+            height = reading.head().height
+            if height < known.height:
+                raise Invalid(f"it has {height} blocks and had {known.height}")
+            if height > known.height:
+                copies: list[list[str]] = []
+                known.follow(self._new_blocks(reading, known, height, copies, now), trust, judges, now)
+                room = COPIES_WAITING_MAX - len(state["copies"])
+                if len(copies) > room:
+                    self._failures.append(
+                        f"{channel}: {len(copies) - room} Alerts are not copied: too many wait"
+                    )
+                state["copies"] += copies[:room]
+            due = key_notices(reading, now)
+        state["channels"][channel] = known.to_json()
+        return known, judges, due
+
+    def _new_blocks(
+        self, reading: Channel, known: ChannelSignals, height: int, copies: list[list[str]], now: int
+    ) -> Iterator[Block]:
+        """Return the new blocks, each verified; collect the Alerts that the policy copies to other channels."""
+        policy, name = reading.settings.policy, reading.settings.channel
+        before = bytes.fromhex(known.head) if known.head else None
+        for lines, _ in verified_blocks(reading, known.height, height - known.height, before):
+            block = Block.from_lines(lines)
+            recent = block.header.timestamp_ns > now - int(WINDOW_S * 1e9)
+            if policy is not None and policy.fans_out and recent:
+                for envelope in map(parse_stored, block.envelopes):
+                    targets = policy.alert_channels(envelope)
+                    copies += [[name, envelope.id.hex(), target] for target in targets if target != name]
+            yield block
+
+    def _copy_alerts(self, state: dict[str, Any], now: int) -> None:
+        """Append Alerts, byte for byte, to the channels that the policy of their channel names."""
+        own = self._config.alert_channel
+        if own in state["channels"] or own in channels(self._home):
+            self._try(f"channel {own}", lambda: self._follow(state, str(own), now))
+            self._save(state)  # what was raised in this round is copied in this round
+        for copy in list(state["copies"]):
+            source, name, target = copy
+            if self._try(f"alert {name[:12]} to {target}", partial(self._copy, source, name, target)):
+                state["copies"].remove(copy)
+                self._save(state)
+
+    def _copy(self, source: str, name: str, target: str) -> None:
+        with open_channel(self._home, source) as reading:
+            raw = reading.envelope(bytes.fromhex(name)).raw
+        self._writer.append(target, raw)
 
     def _settle(self, state: dict[str, Any], alerts: Sequence[Alert], now: int) -> None:
         """Bring the alerts that are known up to date: new ones fire, those whose cause has gone are resolved."""
@@ -277,8 +265,8 @@ class Watch:
             for target in self._left(alert):
                 kind, _, name = target.partition(" ")
                 if kind == "channel":
-                    raw = alert_envelope(alert, self._key(NODE_KEY), now, self._version(name, now))
-                    done = self._try(target, lambda name=name, raw=raw: self._append(name, raw))  # type: ignore[misc]
+                    raw = alert_envelope(alert, self._writer.key, now, self._writer.version(name, now))
+                    done = self._try(target, lambda name=name, raw=raw: self._writer.append(name, raw))  # type: ignore[misc]
                 else:
                     document = {**for_alertmanager(alert), "fingerprint": alert["fingerprint"]}
                     done = self._try(target, lambda url=name, it=document: self._send(url, it))  # type: ignore[misc]
@@ -294,52 +282,9 @@ class Watch:
         last = state.get("observed", {"mark": None, "at_ns": 0})
         if channel is None or (mark == last["mark"] and now - last["at_ns"] < OBSERVE_NS):
             return
-        raw = observation_envelope(signals, self._key(NODE_KEY), now, self._version(channel, now))
-        if self._try(f"channel {channel}", lambda: self._append(channel, raw)):
+        raw = observation_envelope(signals, self._writer.key, now, self._writer.version(channel, now))
+        if self._try(f"channel {channel}", lambda: self._writer.append(channel, raw)):
             state["observed"] = {"mark": mark, "at_ns": now}
-
-    def _retain(self, state: dict[str, Any], now: int) -> None:
-        """Once a day: archive what is older than the retention, verified as it is written, then pack it."""
-        config = self._config
-        if config.keep_days is None or now - state.get("retained_ns", 0) < DAY_NS:
-            return
-        for channel in channels(self._home):
-            if config.archive is not None:
-                to = Path(config.archive)
-                done = self._try(
-                    f"archive {channel}",
-                    lambda channel=channel, to=to: archive_channel(  # type: ignore[misc]
-                        self._home, channel, self._keys(channel)[0], to, keep_days=config.keep_days
-                    ),
-                )
-                if not done:
-                    continue
-                self._acts.append(f"archived {channel}")
-            if self._try(
-                f"pack {channel}",
-                lambda channel=channel: pack_channel(self._home, channel, keep_days=config.keep_days),  # type: ignore[misc]
-            ):
-                self._acts.append(f"packed {channel}")
-        state["retained_ns"] = now
-        state["acts"] = [*state.get("acts", []), *([now, act] for act in self._acts)][-100:]
-
-    def _append(self, channel: str, raw: bytes) -> None:
-        try:
-            read_settings(self._home, channel)
-        except NotFound:
-            create_channel(self._home, channel, NODE_KEY, self._key(NODE_KEY).public)
-        with open_sealing(self._home, channel, lambda: self._keys(channel), wait_s=WRITER_WAIT_S) as opened:
-            try:
-                opened.log.submit(raw)
-            except Replayed:
-                return  # it was sealed before a crash
-
-    def _version(self, channel: str, now: int) -> str:
-        try:
-            policy = read_settings(self._home, channel).policy
-        except NotFound:
-            policy = None
-        return version_to_write(self._home, policy, now)
 
     def _try(self, what: str, act: Callable[[], Any]) -> bool:
         try:
@@ -349,12 +294,3 @@ class Watch:
             _journal.warning("%s: %s", what, error)
             return False
         return True
-
-
-def read_watch(raw: bytes) -> WatchConfig:
-    """Read the file of `watch --config`: the members themselves, or a `watch` object among those of the server."""
-    document: Any = jcs.parse(raw)
-    if not isinstance(document, dict) or document.get("version") != 1:
-        raise Invalid('a watch configuration must be an object with "version": 1')
-    inner = document.get("watch")
-    return parse_watch(inner if isinstance(inner, dict) else document)

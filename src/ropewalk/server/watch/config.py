@@ -1,0 +1,111 @@
+"""The configuration of a watch: what to look at, where alerts go, and what to do by schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ropewalk.errors import Invalid
+from ropewalk.kernel import jcs
+
+NOTICE_DAYS = [30, 14, 7]
+DAY_S = 86_400
+# member → its own members
+OBJECTS: dict[str, set[str]] = {
+    "alerts": {"channel"},
+    "observations": {"channel"},
+    "alertmanager": {"url"},
+    "retention": {"keep_days", "archive"},
+    "drills": {"every_days"},
+    "anchors": {"every_hours", "folder", "host"},
+    "compaction": {"every_hours"},
+}
+MEMBERS = {"version", "interval_seconds", "webhooks", "freshness_seconds", "notice_days", "server", *OBJECTS}
+
+
+@dataclass(frozen=True, slots=True)
+class WatchConfig:
+    """What to watch, where alerts go, and the schedules; a schedule of None never runs."""
+
+    interval_s: float = 30.0
+    alert_channel: str | None = None
+    observation_channel: str | None = None
+    alertmanager: str | None = None
+    webhooks: tuple[str, ...] = ()
+    freshness_s: float = DAY_S
+    keep_days: float | None = None
+    archive: str | None = None
+    drills_s: float | None = None
+    anchors_s: float | None = None
+    anchor_folder: str | None = None
+    anchor_host: str = "localhost"
+    compaction_s: float | None = None
+
+
+def parse_watch(document: dict[str, Any]) -> WatchConfig:
+    """Read a watch configuration; every member is optional.
+
+    >>> parse_watch({"version": 1, "retention": {"archive": "cold"}, "drills": {"every_days": 7}}).drills_s
+    604800
+    """
+    if unknown := sorted(document.keys() - MEMBERS):
+        raise Invalid(f"watch configuration: unknown member {unknown[0]!r:.60}")
+    if document.get("notice_days", NOTICE_DAYS) != NOTICE_DAYS:
+        raise Invalid(f'"notice_days" must be {NOTICE_DAYS}, the days at which notices are due')
+    parts = {name: _object(document, name) for name in OBJECTS}
+    archive = _text(parts["retention"], "archive")
+    if "drills" in document and archive is None:
+        raise Invalid('"drills" rebuilds channels from archives and needs "retention": {"archive": DIR}')
+    return WatchConfig(
+        interval_s=_number(document, "interval_seconds", 30.0),
+        alert_channel=_text(parts["alerts"], "channel"),
+        observation_channel=_text(parts["observations"], "channel"),
+        alertmanager=_text(parts["alertmanager"], "url"),
+        webhooks=tuple(
+            url for each in document.get("webhooks", []) if (url := _text(dict(each), "url")) is not None
+        ),
+        freshness_s=_number(document, "freshness_seconds", DAY_S),
+        keep_days=_number(parts["retention"], "keep_days", 0) or None,
+        archive=archive,
+        drills_s=_number(parts["drills"], "every_days", 7.0) * DAY_S if "drills" in document else None,
+        anchors_s=_hours(document, "anchors", 1.0),
+        anchor_folder=_text(parts["anchors"], "folder"),
+        anchor_host=_text(parts["anchors"], "host") or "localhost",
+        compaction_s=_hours(document, "compaction", 24.0),
+    )
+
+
+def _hours(document: dict[str, Any], name: str, default: float) -> float | None:
+    return _number(document[name], "every_hours", default) * 3_600 if name in document else None
+
+
+def _object(document: dict[str, Any], name: str) -> dict[str, Any]:
+    found = document.get(name, {})
+    if not isinstance(found, dict):
+        raise Invalid(f'"{name}" must be an object')
+    if unknown := sorted(found.keys() - OBJECTS[name]):
+        raise Invalid(f'watch configuration: "{name}" has no member {unknown[0]!r:.60}')
+    return found
+
+
+def _text(document: dict[str, Any], name: str) -> str | None:
+    found = document.get(name)
+    if found is not None and not isinstance(found, str):
+        raise Invalid(f'"{name}" must be a string')
+    return found
+
+
+def _number(document: dict[str, Any], name: str, default: float) -> float:
+    found = document.get(name, default)
+    if isinstance(found, bool) or not isinstance(found, int | float) or found < 0:
+        raise Invalid(f'"{name}" must be a number of 0 or more')
+    return found
+
+
+def read_watch(raw: bytes) -> WatchConfig:
+    """Read the file of `watch --config`: the members themselves, or a `watch` object among those of the server."""
+    document: Any = jcs.parse(raw)
+    if not isinstance(document, dict) or document.get("version") != 1:
+        raise Invalid('a watch configuration must be an object with "version": 1')
+    inner = document.get("watch")
+    return parse_watch(inner if isinstance(inner, dict) else document)

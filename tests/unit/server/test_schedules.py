@@ -1,0 +1,185 @@
+"""Schedules of a watch: archives, packing, drills, anchors and compaction; due times, records, crashes, failures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.serving import call, command, environment
+from tests.waiting import LIMIT_S
+
+from ropewalk.disk.state_folder import StateFolder
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.keys.rotate import open_sealing
+from ropewalk.server.auth.audit import CHANNEL as AUDIT_CHANNEL
+from ropewalk.server.watch.config import WatchConfig, parse_watch
+from ropewalk.server.watch.rounds import Watch
+from ropewalk.server.watch.schedules import Schedules
+
+NODE = SigningKey.generate("ed25519", bytes(range(32)))
+DAY_NS = 86_400 * 10**9
+
+
+class Place:
+    """A repository with a namespace and a channel whose keys are all `NODE`, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now = folder, time.time_ns()
+        done = subprocess.run(
+            command("init", str(folder / "log.git")),
+            env=environment(folder), check=False, capture_output=True, timeout=LIMIT_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        self.home = folder / "log.git" / "ropewalk"
+        create_channel(self.home, "ops", "node", NODE.public)
+        self.append("ops", 1)
+
+    def append(self, channel: str, number: int) -> None:
+        made = build(
+            NODE, domain="ops", event_class="Observation", event_type="t", payload={"n": number},
+            timestamp="2024-11-01T12:00:00Z",
+        )  # fmt: skip
+        with open_sealing(self.home, channel, lambda: (NODE,)) as opened:
+            opened.log.submit(made.raw)
+
+    def parts(self) -> dict[str, Any]:
+        return {
+            "channel_keys": lambda _: (NODE,), "signing_key": lambda _: NODE, "now_ns": lambda: self.now,
+        }  # fmt: skip
+
+    def schedules(self, config: WatchConfig, chance: float = 0.5) -> Schedules:
+        return Schedules(self.home, config, **self.parts(), chance=lambda: chance)
+
+    def firing(self, config: WatchConfig) -> list[str]:
+        return [each["name"] for each in Watch(self.home, config, **self.parts()).round().firing]
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the audit channel says."""
+        with open_channel(self.home, AUDIT_CHANNEL) as reading:
+            blocks = list(reading.blocks(0, reading.head().height - 1))
+        return [json.loads(raw) for block in blocks for raw in block.envelopes]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def config(place: Place, **more: Any) -> WatchConfig:
+    return parse_watch(
+        {"version": 1, "retention": {"keep_days": 1e-9, "archive": str(place.folder / "cold")}, **more}
+    )
+
+
+def test_archive_then_drill_is_recorded_and_due_again(place):
+    schedules = place.schedules(config(place, drills={"every_days": 7}))
+    acts = schedules.run_due()
+    assert acts[0].startswith("archived ops") and acts[-1].startswith("rehearsed recovery of ops")
+    (drill,) = (place.home / "ledger" / "ops" / "drills").iterdir()
+    assert json.loads(drill.read_text())["ok"] is True
+    types = [each["event_type"] for each in place.records()]
+    assert types == ["schedule.archive", "schedule.drill"]
+    assert place.records()[0]["payload"]["acts"][0].startswith("archived ops")
+    assert schedules.run_due() == []  # nothing is due
+    place.now += 2 * DAY_NS
+    assert all("rehearsed" not in act for act in schedules.run_due())
+    place.now += 6 * DAY_NS
+    assert any("rehearsed" in act for act in schedules.run_due())
+
+
+def test_jitter_spreads_the_next_run(place):
+    due = []
+    for chance in (0.0, 1.0):
+        schedules = place.schedules(config(place), chance)
+        StateFolder(place.home / "schedules").make()
+        (place.home / "schedules" / "state.json").unlink(missing_ok=True)
+        schedules.run_due()
+        due.append((schedules.state()["archive"]["due_ns"] - place.now) / DAY_NS)
+    assert due == [pytest.approx(0.9), pytest.approx(1.1)]
+
+
+def test_failed_drill_pages_until_one_succeeds(place):
+    settings = config(place, drills={"every_days": 7})
+    schedules = place.schedules(settings)
+    schedules.run_due()
+    assert place.firing(settings) == []
+    (packed,) = (place.folder / "cold" / "ops").glob("*/blocks.seg.zst")
+    good = packed.read_bytes()
+    packed.chmod(0o644)
+    packed.write_bytes(good[:-20] + bytes(20))
+    place.now += 8 * DAY_NS
+    schedules.run_due()
+    assert place.firing(settings) == ["ScheduleFailed"]
+    assert place.records()[-1]["payload"]["ok"] is False
+    packed.write_bytes(good)
+    place.now += 8 * DAY_NS
+    schedules.run_due()
+    assert place.firing(settings) == []
+
+
+def test_killed_job_is_due_again(place, monkeypatch):
+    """What a process leaves that is killed in a job: started, not ended."""
+    schedules = place.schedules(config(place))
+    monkeypatch.setattr(schedules, "_archive", lambda _acts: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        schedules.run_due()
+    assert "ended_ns" not in schedules.state()["archive"]
+    shown = json.loads(call(place.folder, "watch", "status", "--json").stdout)["schedules"]
+    assert [(each["job"], each["state"]) for each in shown] == [("archive", "running")]
+    assert place.schedules(config(place)).run_due()[0].startswith("archived ops")
+
+
+def test_jobs_run_in_one_process_at_a_time(place):
+    folder = StateFolder(place.home / "schedules")
+    folder.make()
+    with folder.locked(0):
+        assert place.schedules(config(place)).run_due() == []
+    assert place.schedules(config(place)).run_due()
+
+
+def test_anchors_are_signed_and_tiles_published(place):
+    event = b'{"type":"t","payload":{}}'
+    assert call(place.folder, "shiplog", "append", "--ns", "prod", "--file", "-", stdin=event).returncode == 0
+    settings = parse_watch(
+        {"version": 1, "anchors": {"every_hours": 1, "folder": str(place.folder / "tiles")}}
+    )
+    acts = place.schedules(settings).run_due()
+    assert [act.split()[0:2] for act in acts] == [["anchored", "shiplog/prod"], ["published", "ops:"]]
+    (row,) = json.loads(call(place.folder, "shiplog", "anchor", "ls", "--json").stdout)["anchors"]
+    assert row["signed"] and row["label"] == "watch"
+    assert (place.folder / "tiles" / "ops" / "checkpoint").read_text().startswith("localhost/ops\n1\n")
+    place.now += DAY_NS
+    assert place.schedules(settings).run_due() == []  # nothing is new: no anchor, no record
+    assert len(place.records()) == 1
+
+
+def test_compaction_joins_small_packs(place):
+    event = b'{"type":"t","payload":{}}'
+    for _ in range(4):
+        assert (
+            call(place.folder, "shiplog", "append", "--ns", "a", "--file", "-", stdin=event).returncode == 0
+        )
+    packs = place.folder / "log.git" / "objects" / "pack"
+    before = len(list(packs.glob("*.pack")))
+    settings = parse_watch({"version": 1, "compaction": {"every_hours": 1}})
+    acts = place.schedules(settings).run_due()
+    after = len(list(packs.glob("*.pack")))
+    assert after < before and acts == [f"joined packs: {before} to {after}"]
+    done = call(place.folder, "verify")
+    assert done.returncode == 0, done.stdout
+
+
+def test_drills_need_archives():
+    from ropewalk.errors import Invalid
+
+    with pytest.raises(Invalid, match="retention"):
+        parse_watch({"version": 1, "drills": {}})
+    with pytest.raises(Invalid, match="evry"):
+        parse_watch({"version": 1, "compaction": {"evry_hours": 1}})
