@@ -242,6 +242,7 @@ def _environment(folder: Path) -> dict[str, str]:
         **kept,
         "PATH": f"{first}:{os.environ.get('PATH', os.defpath)}",
         "HOME": str(home),
+        "CHECKOUT": str(ROOT),  # for files that no package installs, such as the JavaScript client
         "ROPEWALK_CONFIG": str(home / "ropewalk"),
         "GIT_CEILING_DIRECTORIES": str(folder),
         "GIT_TERMINAL_PROMPT": "0",

@@ -11,17 +11,21 @@ from collections import Counter
 import pytest
 
 from tests.docs.snippets import Broken, Outcome, Page, matches, pages, run_page, steps
+from tests.tools import needs
 from tests.waiting import LIMIT_S
 
 PAGES = pages()
 STARTED = {"README.md"}  # its commands are started; those of other pages are forked
-SLOW = {"docs/guide/spark.md"}  # starts a JVM for each command
+MARKS = {
+    "docs/guide/spark.md": pytest.mark.slow,  # starts a JVM for each command
+    "docs/guide/javascript.md": needs("node"),
+}
 
 
 @pytest.mark.timeout(900)  # a page may hold many commands; each has its own limit
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in SLOW else ()) for page in PAGES],
+    [pytest.param(page, id=page.name, marks=MARKS.get(page.name, ())) for page in PAGES],
 )
 def test_the_page_does_what_it_says(page, tmp_path, record_property):
     outcome = run_page(page, tmp_path, forked=page.name not in STARTED)

@@ -49,3 +49,28 @@ def test_metrics_bound_the_method_label(tmp_path):
             assert "MADE-UP" not in text and 'method="other"' in text
 
     asyncio.run(main())
+
+
+def test_cors_answers_listed_origins_only(tmp_path):
+    """A page of a listed origin is answered with CORS headers, also its preflight, which shows no identity."""
+
+    async def main() -> None:
+        listed = {"origin": "https://desk.example"}
+        asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+        async with served(tmp_path, origins=("https://desk.example",)) as client:
+            answer = await client("OPTIONS", "/channels", headers={**listed, **asks})
+            assert answer.status == 204
+            assert answer.headers["access-control-allow-origin"] == "https://desk.example"
+            assert "Authorization" in answer.headers["access-control-allow-headers"]
+            answer = await client("GET", "/channels", headers=listed)
+            assert answer.headers["access-control-allow-origin"] == "https://desk.example"
+            for origin in ("https://other.example", "null", "https://desk.example.evil"):
+                for method in ("OPTIONS", "GET"):
+                    sent = {"origin": origin, **asks}
+                    answer = await client(method, "/channels", headers=sent)
+                    assert answer.status == 403
+                    assert "access-control-allow-origin" not in answer.headers
+            answer = await client("GET", "/channels")
+            assert "access-control-allow-origin" not in answer.headers
+
+    asyncio.run(main())

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -72,6 +73,13 @@ def need_server() -> None:
     "--crl", metavar="F", help="Revocation list of that authority (PEM); read again when it changes."
 )
 @click.option("--grpc", metavar="HOST:PORT", help="Serve channels over gRPC, too; needs the three files.")
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Origin of web pages that may use the API, as https://app.example; repeatable.",
+)
 @click.option("--no-console", is_flag=True, help="Serve no web page.")
 @click.option(
     "--log-format",
@@ -132,6 +140,8 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
     from ropewalk.server.settings import Settings, TlsPaths, parse_config, server_options
 
     found = server_options(parse_input(config, parse_config)) if config is not None else {}
+    if origins := options["origins"]:
+        found["origins"] = (*found.get("origins", ()), *map(_origin, origins))
     if (options["tls_cert"] is None) != (options["tls_key"] is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
     if options["client_ca"] is not None and options["tls_cert"] is None:
@@ -153,6 +163,16 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
         otel=options["otel"],
         **found,
     )
+
+
+def _origin(text: str) -> str:
+    """Return an origin as browsers write it: scheme and host, without a path."""
+    found = urlsplit(text.rstrip("/"))
+    if found.scheme not in ("http", "https") or not found.netloc or found.path or found.query or "@" in text:
+        raise click.UsageError(
+            f"--origin must be a scheme and a host, as https://app.example; got {text[:80]}"
+        )
+    return f"{found.scheme}://{found.netloc.lower()}"
 
 
 def _say_ready() -> Callable[[dict[str, Any]], None]:

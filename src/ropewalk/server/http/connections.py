@@ -15,6 +15,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.text_socket import GOODBYE_S, RECEIVED_WAITING_MAX, TextSocket, _as_problem, _problem
 from ropewalk.server.auth.auth_file import Credentials
 from ropewalk.server.auth.rights import Identity
@@ -165,6 +166,7 @@ class StreamSockets:
         self._node = node
         self._gate = gate
         self.logger = logging.getLogger("ropewalk.net")
+        self._refusals = LogRateLimit(_journal.warning)
         self.all_connections: set[sockets.ServerConnection] = set()
         self.handler_tasks: set[asyncio.Task[None]] = set()
 
@@ -191,6 +193,8 @@ class StreamSockets:
             try:
                 admitted.append(self._admit(connection, request))
             except RopewalkError as error:
+                self._node.metrics.refused.labels(error.code).inc()
+                self._refusals(f"refused WebSocket: {error.code}: {error.detail}")
                 refusal = _problem(error)
                 for name, value in headers_of(error).items():
                     refusal.headers[name] = value

@@ -37,6 +37,14 @@ SECURITY_HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
 ]
+# What pages of a listed origin may send and see (CORS); those of any other origin are refused.
+CORS_HEADERS = [
+    (b"access-control-allow-methods", b"GET, POST, PUT, DELETE"),
+    (b"access-control-allow-headers", b"Authorization, Content-Type, Idempotency-Key, If-None-Match"),
+    (b"access-control-expose-headers", b"ETag, Retry-After"),
+    (b"access-control-max-age", b"600"),
+    (b"vary", b"Origin"),
+]
 _journal = logging.getLogger("ropewalk.server.access")
 _journal.addHandler(logging.NullHandler())
 
@@ -83,6 +91,15 @@ class Gate:
             )
         return identity, credentials
 
+    def listed_origin(self, headers: Headers) -> bytes | None:
+        """Return the origin of a request if the operator listed it; None for any other and for none."""
+        found = [value for name, value in headers if name.lower() == b"origin"] if self._origins else []
+        return found[0] if len(found) == 1 and found[0].decode("latin-1") in self._origins else None
+
+    def admit_preflight(self, headers: Headers, server: str | None) -> None:
+        """Raise what refuses the question of a browser whether it may send a request; it shows no identity."""
+        self._check_host([value for name, value in headers if name.lower() == b"host"], server)
+
     def _check_host(self, hosts: list[bytes], server: str | None) -> str:
         if len(hosts) != 1:
             raise Denied("a request must have exactly one Host header")
@@ -113,6 +130,11 @@ class Gate:
                 "web pages of another origin may not use this server without an Origin header",
                 advice='List the page\'s origin in "origins" of --config, and call the server with CORS.',
             )
+
+
+def _is_preflight(scope: Scope) -> bool:
+    asks = any(name == b"access-control-request-method" for name, _ in scope["headers"])
+    return bool(asks and scope["method"] == "OPTIONS")
 
 
 def _name_of(host: str) -> str:
@@ -160,12 +182,14 @@ class Guard:
             return await self._app(scope, receive, send)
         start = time.perf_counter()
         answered = 500
+        origin = self._gate.listed_origin(scope["headers"])
+        cors = [] if origin is None else [(b"access-control-allow-origin", origin), *CORS_HEADERS]
 
         async def watched(message: MutableMapping[str, Any]) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
                 answered = message["status"]
-                message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
+                message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS, *cors]
             await send(message)
 
         telemetry = self._node.telemetry
@@ -173,6 +197,11 @@ class Guard:
         if telemetry is not None and scope["method"] == "POST":  # every POST is an append
             span = scope.setdefault("state", {})["span"] = telemetry.begin(scope)
         try:
+            if cors and _is_preflight(scope):
+                server = scope.get("server")
+                self._gate.admit_preflight(scope["headers"], server[0] if server else None)
+                await watched({"type": "http.response.start", "status": 204, "headers": []})
+                return await watched({"type": "http.response.body", "body": b""})
             self._admit(scope)
             if not await append_directly(scope, receive, watched, self._node):
                 await self._app(scope, receive, watched)
