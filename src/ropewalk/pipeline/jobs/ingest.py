@@ -32,6 +32,7 @@ from ropewalk.pipeline.tables.channel_state import (
     marked_failed,
     noted_in,
 )
+from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.recorded import faults_in, new_faults
 from ropewalk.pipeline.tables.staging import join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, write_typed
@@ -332,32 +333,17 @@ class Ingest:
         return self.spark.read.parquet(*(str(folder) for folder in folders))
 
     def _remake_deployments(self, manifests: list[Manifest], latest: Path) -> None:
-        """The history with what is new in it. What is recorded of it is taken over: reading every event again for
-        every batch would cost ever more."""
-        from ropewalk.pipeline.tables import tables
-
         current = self.warehouse.current_files(manifests)
-        recorded, events = (
-            self.warehouse.paths(current.get(table, [])) for table in ("deployments", "events")
+        recorded = self.warehouse.paths(current.get("deployments", []))
+        events = sorted(latest.glob("*.parquet"))
+        if not (recorded and all(path.exists() for path in recorded)):
+            recorded, events = [], [*self.warehouse.paths(current.get("events", [])), *events]
+        write_deployments(
+            events,
+            recorded,
+            self.warehouse.staging("deployments"),
+            self.warehouse.staging("deployment_measures"),
         )
-        if recorded and all(path.exists() for path in recorded):
-            found = tables.deployment_rows(self._read(latest))
-            found = self._read(*recorded).select(*found.columns).unionByName(found)
-        else:
-            found = tables.deployment_rows(self._read(*events, latest))
-        history = tables.deployment_history(found).persist()
-        try:
-            for name, frame in (
-                ("deployments", history.orderBy("topic", "height")),
-                ("deployment_measures", tables.deployment_measures(history).orderBy("env", "service")),
-            ):
-                _write_one(frame, self.warehouse.staging(name))
-        finally:
-            history.unpersist()
-
-
-def _write_one(frame: DataFrame, folder: Path) -> None:
-    frame.coalesce(1).write.mode("overwrite").parquet(str(folder))
 
 
 def _lower(one: Point, other: Point) -> Point:

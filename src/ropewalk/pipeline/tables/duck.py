@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Invalid, Unavailable
@@ -46,13 +47,11 @@ def ask_duckdb(
 
     `suggest` may name the table that a misspelt name means.
     """
-    if not is_installed():
-        raise Unavailable("DuckDB is not installed", name="duckdb", advice=f"Run: {INSTALL_LINE}")
-    import duckdb
-
     if needs_spark(query):
         raise Invalid("DuckDB does not know the syntax `column:member`", advice=JSON_ADVICE)
-    with duckdb.connect(":memory:", config={"memory_limit": f"{MEMORY_BYTES_MAX}B"}) as connection:
+    with open_duckdb() as connection:
+        import duckdb
+
         names = _register(connection, warehouse)
         try:
             found = connection.execute(_only_select(connection, query))
@@ -63,21 +62,37 @@ def ask_duckdb(
     return Answer(columns, tuple(tuple(map(plain, row)) for row in rows))
 
 
+def open_duckdb(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """Return a database in bounded memory that speaks UTC and loads no extension; `spill` takes what does not fit."""
+    if not is_installed():
+        raise Unavailable("DuckDB is not installed", name="duckdb", advice=f"Run: {INSTALL_LINE}")
+    import duckdb
+
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": f"{MEMORY_BYTES_MAX}B",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "temp_directory": "" if spill is None else str(spill),
+    }
+    connection = duckdb.connect(":memory:", config=config)
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def read_parquet(paths: Iterable[Path]) -> str:
+    """Return the SQL that reads some files as one table."""
+    return f"read_parquet([{_list(paths)}], hive_partitioning = false, union_by_name = true)"
+
+
 def _register(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> list[str]:
     """Make every table a view over the files that the manifests name, then lock everything else."""
     current = warehouse.current_files(warehouse.manifests())
     paths = {name: warehouse.paths(files) for name, files in current.items()}
     paths |= {name: found for name in NOTED if (found := warehouse.noted(name))}
-    connection.execute("SET TimeZone = 'UTC'")
     for name, found in paths.items():
-        files = ", ".join(_text(str(path)) for path in found)
-        source = f"read_parquet([{files}], hive_partitioning = false, union_by_name = true)"
-        connection.execute(f'CREATE VIEW "{name}" AS FROM {source}')  # both were checked to be plain names
-    allowed = ", ".join(_text(str(path)) for found in paths.values() for path in found)
+        connection.execute(f'CREATE VIEW "{name}" AS FROM {read_parquet(found)}')  # a plain name, checked
     for setting in (
-        "autoinstall_known_extensions = false",
-        "autoload_known_extensions = false",
-        f"allowed_paths = [{allowed}]",
+        f"allowed_paths = [{_list(path for found in paths.values() for path in found)}]",
         "enable_external_access = false",
         "lock_configuration = true",
     ):
@@ -107,5 +122,5 @@ def _refusal(text: str, names: list[str], suggest: Callable[[str, Iterable[str]]
     return Invalid(text.splitlines()[0][:300], advice=tables)
 
 
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+def _list(paths: Iterable[Path]) -> str:
+    return ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)

@@ -16,7 +16,7 @@ from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.warehouse import Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CELL_CHARS = 60
 ATTEMPTS = 5  # while a writer replaces files under a reader
@@ -119,13 +119,11 @@ def _ask(
 ) -> Answer:
     from pyspark.errors import AnalysisException, ParseException
 
-    from ropewalk.pipeline.tables.tables import comparable
-
     names: list[str] = []
     try:
         with refusals_raised():
             names = make_views(spark, warehouse)
-            found = comparable(spark.sql(query)).limit(limit)
+            found = _comparable(spark.sql(query)).limit(limit)
             rows = found.collect()
     except Exception as error:
         cause = error.__cause__ or error
@@ -139,6 +137,20 @@ def _ask(
             raise Invalid(reason[:300], advice=tables) from error
         raise
     return Answer(tuple(found.columns), tuple(tuple(map(plain, row)) for row in rows))
+
+
+def _comparable(table: DataFrame) -> DataFrame:
+    """Return the table with VARIANT columns as texts."""
+    from pyspark.sql import functions as F
+
+    return table.select(
+        *(
+            F.expr(f"to_json(`{field.name}`)").alias(field.name)
+            if field.dataType.typeName() == "variant"
+            else F.col(field.name)
+            for field in table.schema.fields
+        )
+    )
 
 
 def plain(value: Any) -> Any:

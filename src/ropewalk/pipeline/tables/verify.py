@@ -18,6 +18,7 @@ from ropewalk.pipeline.source.query import make_query
 from ropewalk.pipeline.source.refusals import find_refusal, refusals_raised
 from ropewalk.pipeline.tables.channel_state import NOTED, Standing, condemn, marked_failed, noted_in
 from ropewalk.pipeline.tables.delta import check_delta
+from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.derive import INGESTED
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, check_typed
@@ -123,8 +124,6 @@ def _is_left(name: str, manifests: list[Manifest]) -> bool:
 
 def _folds(spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], source: str) -> list[Step]:
     """Derive every table from the log again, into a temporary folder, and compare."""
-    from ropewalk.pipeline.tables import tables
-
     quarantined = any(each.mode == "quarantine" for each in manifests)
     mode = "quarantine" if quarantined else manifests[-1].mode
     query = make_query({"repository": source, "verify": mode, "columns": INGESTED})
@@ -140,13 +139,14 @@ def _folds(spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest],
         marked, looked = _looked_across(spark, rows, paths, source, manifests)
         kept = marked.where("verdict <> 'failed'")
         steps.append(looked)
-        history = tables.deployments(kept)
+        about = {name: desk / name for name in ("deployments", "deployment_measures")}
+        # What is found across blocks marks envelopes of ledgers, never events of git logs.
+        write_deployments(sorted(paths["events"].glob("*.parquet")), [], *about.values())
         wanted = {
             **found,
             "events": kept,
             "events_rejected": marked.where("verdict = 'failed'"),
-            "deployments": history,
-            "deployment_measures": tables.deployment_measures(history),
+            **{name: spark.read.parquet(str(path)) for name, path in about.items()},
         }
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for held in pool.map(partial(_held, spark, warehouse, manifests), wanted, wanted.values()):
