@@ -36,6 +36,7 @@ __all__ = [
     "parse",
     "parse_canonical",
     "parse_foreign",
+    "read_foreign",
 ]
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -104,6 +105,15 @@ def parse_foreign(raw: bytes) -> Json:
     [9007199254740992.0, 1]
     """
     return _read(raw, _FOREIGN)[0]
+
+
+def read_foreign(raw: bytes) -> tuple[Json, bytes]:
+    """As `parse_foreign`, with the canonical bytes of the value.
+
+    >>> read_foreign(b'{"b": 1.0, "a": 2}')
+    ({'b': 1, 'a': 2}, b'{"a":2,"b":1}')
+    """
+    return _read(raw, _FOREIGN)
 
 
 def parse_canonical(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MAX) -> Json:

@@ -1,5 +1,6 @@
-/* The compiled loops of ropewalk: plain C over bytes that the caller owns. No state, no files, no clock, no
- * threads; every function may run in several threads at once and returns -1 rather than write past its buffers. */
+/* The compiled loops of ropewalk: plain C over bytes that the caller owns. No state, no clock, no threads; files only
+ * where the caller hands an open one over. Every function may run in several threads at once and returns -1 rather
+ * than write past its buffers. */
 #ifndef ROPEWALK_NATIVE_H
 #define ROPEWALK_NATIVE_H
 
@@ -11,7 +12,7 @@
 
 /* Raised whenever a signature below changes, or a fault is mended, so that a library of another build is never called. */
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 4
+#define NATIVE_VERSION 5
 #endif
 
 typedef struct {
@@ -23,5 +24,7 @@ typedef struct {
 HIDDEN void sha1_begin(sha1 *it);
 HIDDEN void sha1_add(sha1 *it, const uint8_t *raw, size_t size);
 HIDDEN void sha1_end(sha1 *it, uint8_t digest[20]);
+HIDDEN uint32_t adler_of(const uint8_t *raw, size_t size);
+HIDDEN void name_object(int kind, const uint8_t *raw, size_t size, uint8_t id[20]);
 
 #endif

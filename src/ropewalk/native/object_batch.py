@@ -190,13 +190,13 @@ class ObjectBatch(Sequence[GitObject]):
             events,
             first,
             bytes.fromhex(previous),
-            _address(self._raw),
+            address(self._raw),
             base,
             base + grown,
             made,
-            _address(self._ends, 8 * before),
-            _address(self._ids, 20 * before),
-            _address(self._kinds, before),
+            address(self._ends, 8 * before),
+            address(self._ids, 20 * before),
+            address(self._kinds, before),
         )
         if end < 0:
             raise ValueError("a template does not fit its events")
@@ -233,7 +233,7 @@ class ObjectBatch(Sequence[GitObject]):
         if before is None or rest is None:
             return None
         (whole, begins, crcs), (entries, more_begins, more_crcs) = before, rest
-        self._library.ropewalk_shift(_address(more_begins), len(more_begins), len(whole))
+        self._library.ropewalk_shift(address(more_begins), len(more_begins), len(whole))
         whole += entries
         return whole, begins + more_begins, crcs + more_crcs
 
@@ -244,16 +244,16 @@ class ObjectBatch(Sequence[GitObject]):
         out = bytearray(len(head) + room)
         out[: len(head)] = head
         written = self._library.ropewalk_pack(
-            _address(self._raw),
-            _address(self._ends),
-            _address(self._kinds),
+            address(self._raw),
+            address(self._ends),
+            address(self._kinds),
             first,
             last,
-            _address(out, len(head)),
+            address(out, len(head)),
             room,
             len(head),
-            _address(begins),
-            _address(crcs),
+            address(begins),
+            address(crcs),
         )
         if written < 0:
             return None
@@ -264,12 +264,12 @@ class ObjectBatch(Sequence[GitObject]):
         """Return fanout, ids, checksums and offsets of the index; None for doubled ids or offsets beyond 31 bits."""
         out = bytearray(1024 + 28 * len(self))
         verdict = self._library.ropewalk_index(
-            len(self), _address(self._ids), _address(crcs), _address(begins), _address(out)
+            len(self), address(self._ids), address(crcs), address(begins), address(out)
         )
         return None if verdict else bytes(out)
 
 
-def _address(buffer: bytearray | array[int], offset: int = 0) -> int | None:
+def address(buffer: bytearray | array[int], offset: int = 0) -> int | None:
     """Return the address of a buffer; it must not be resized while the address is used."""
     if not len(buffer):
         return None

@@ -55,7 +55,7 @@ static size_t entry_head(int kind, size_t size, uint8_t *out) {
 }
 
 /* The checksum behind a zlib stream (Adler-32). */
-static uint32_t adler_of(const uint8_t *raw, size_t size) {
+uint32_t adler_of(const uint8_t *raw, size_t size) {
     uint32_t a = 1, b = 0;
     while (size) {
         size_t run = size < 5552 ? size : 5552; /* the most bytes that cannot overflow */

@@ -32,7 +32,7 @@ static void hex(const uint8_t id[20], uint8_t *out) {
     for (int n = 0; n < 20; n++) out[2 * n] = (uint8_t)digits[id[n] >> 4], out[2 * n + 1] = (uint8_t)digits[id[n] & 15];
 }
 
-static void name(int kind, const uint8_t *raw, size_t size, uint8_t id[20]) {
+void name_object(int kind, const uint8_t *raw, size_t size, uint8_t id[20]) {
     uint8_t head[32];
     size_t length = strlen(KINDS[kind]);
     memcpy(head, KINDS[kind], length);
@@ -65,7 +65,7 @@ EXPORT int64_t ropewalk_weave(const uint8_t *template, uint64_t template_size, u
         for (const uint8_t *op = template;;) {
             if (op == stop || *op == 'O') {
                 if (kind) {
-                    name(kind, raw + begin, at - begin, ids + 20 * done);
+                    name_object(kind, raw + begin, at - begin, ids + 20 * done);
                     kinds[done] = (uint8_t)kind;
                     ends[done++] = at;
                 }

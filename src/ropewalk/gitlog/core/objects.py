@@ -120,6 +120,22 @@ def build_path_trees(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitOb
     return Oid(name), objects
 
 
+def path_tree_id(path: tuple[str, ...], blob: Oid) -> Oid:
+    """Return the id of the tree that holds one blob at `path`, and nothing else.
+
+    >>> root, objects = build_path_trees(("message", "envelope.json"), b"{}")
+    >>> path_tree_id(("message", "envelope.json"), objects[0][0]) == root
+    True
+    """
+    tree = b"%s %s\x00%s" % (FILE, path[-1].encode(), bytes.fromhex(blob))
+    digest = _sha1(b"tree %d\x00%s" % (len(tree), tree))
+    for _, begun in _folders(path[:-1]):
+        named = begun.copy()
+        named.update(digest)
+        digest = named.digest()
+    return Oid(digest.hex())
+
+
 def encode_commit(commit: Commit) -> bytes:
     """Return the bytes of a commit."""
     return b"tree %s\n%sauthor %s\ncommitter %s\n%s\n%s" % (
@@ -156,14 +172,16 @@ def parse_commit(raw: bytes) -> Commit:
     return Commit(
         tree=Oid(tree.decode()),
         parents=tuple(Oid(line[7:].decode()) for line in parents.splitlines()),
-        author=_person(author),
-        committer=_person(committer),
+        author=parse_person(author),
+        committer=parse_person(committer),
         message=message,
         extra=tuple(extra),
     )
 
 
-def _person(raw: bytes) -> GitSignature:
+@lru_cache(maxsize=256)  # commits of one batch name one person at one moment
+def parse_person(raw: bytes) -> GitSignature:
+    """Return who wrote or committed something, and when; raise `BrokenLink` for what git would not write."""
     match = PERSON.fullmatch(raw)
     if match is None:
         raise BrokenLink(f"a commit names a person git would not write: {raw[:60]!r}", where="commit")

@@ -49,6 +49,9 @@ class IndexedLog:
     def span(self, start: int, stop: int) -> Sequence[IndexedEntry]:
         return self._twice(lambda: self.index.span(self.ref, start, stop))
 
+    def records(self, start: int, stop: int) -> list[bytes]:
+        return self._twice(lambda: self.index.records(self.ref, start, stop))
+
     def _twice(self, look: Callable[[], T]) -> T:
         try:
             return look()

@@ -187,6 +187,14 @@ class GitIndex:
             raise self._damaged(ref)
         return slots
 
+    def records(self, ref: str, start: int, stop: int) -> list[bytes]:
+        """As `span`, the records as stored: `RECORD` unpacks them."""
+        with self._reading():
+            records = _records(self._files(ref), ref, start, stop)
+        if records is None:
+            raise self._damaged(ref)
+        return records
+
     def _damaged(self, ref: str) -> BrokenLink:
         """Drop what is kept of a ref; the next caller builds it again from the log."""
         self.forget(ref)
@@ -334,23 +342,34 @@ def _slot(files: IndexFiles, ref: str, height: int) -> IndexedEntry | None:
 
 def _slots(files: IndexFiles, ref: str, start: int, stop: int) -> list[IndexedEntry] | None:
     """Return the places of some heights; None if one of them is not covered, or not what was written."""
-    if stop > _extent(files, ref).count:
+    records = _records(files, ref, start, stop)
+    if records is None:
         return None
-    try:
-        found = files.entries(start, stop)
-    except IndexDamaged:
-        return None
-    check, slots = _check_under(ref), []
-    for height, raw in enumerate(found, start):
-        if len(raw) != CHECK_BYTES + RECORD.size or raw[:CHECK_BYTES] != check(height, raw[CHECK_BYTES:]):
-            return None
-        name, commit, blob, content = RECORD.unpack(raw[CHECK_BYTES:])
+    slots = []
+    for height, record in enumerate(records, start):
+        name, commit, blob, content = RECORD.unpack(record)
         slots.append(
             IndexedEntry(
                 height, ulid.from_bytes(name), ContentId("blake3:" + content.hex()), commit.hex(), blob.hex()
             )
         )
     return slots
+
+
+def _records(files: IndexFiles, ref: str, start: int, stop: int) -> list[bytes] | None:
+    if stop > _extent(files, ref).count:
+        return None
+    try:
+        found = files.entries(start, stop)
+    except IndexDamaged:
+        return None
+    check, records = _check_under(ref), []
+    for height, raw in enumerate(found, start):
+        record = raw[CHECK_BYTES:]
+        if len(record) != RECORD.size or raw[:CHECK_BYTES] != check(height, record):
+            return None
+        records.append(record)
+    return records
 
 
 def records_of(

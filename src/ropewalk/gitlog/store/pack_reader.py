@@ -88,6 +88,17 @@ class PackFolder:
         number, raw = self._resolve(*place)
         return KINDS[number], raw
 
+    def read_many(self, ids: bytes) -> list[tuple[Kind, bytes] | None]:
+        """Objects by their 20-byte ids, hashed; None for those that only `read` can bring or explain."""
+        found: list[tuple[Kind, bytes] | None] = []
+        self.refresh()
+        while 20 * len(found) < len(ids):
+            at = 20 * len(found)
+            place = self._find(ids[at : at + 20])
+            some = place[0].unpack(ids[at:]) if place is not None else []
+            found += some or [None]
+        return found
+
     def _find(self, oid: bytes) -> tuple[_Pack, int] | None:
         # The pack that had the last object most likely has the next one.
         recent = self._recent
@@ -215,6 +226,13 @@ class _Pack:
             reach <<= 2
         return None
 
+    def unpack(self, ids: bytes) -> list[tuple[Kind, bytes] | None]:
+        """Plainly stored objects, by a compiled loop; up to the first that is not in this pack."""
+        from ropewalk.native.unpack import unpack
+
+        index = self._index or self._open()
+        return [] if index is None else unpack(index, self._descriptor, self._size, ids)
+
     def beginning_with(self, prefix: str) -> Iterable[str]:
         index = self._index or self._open()
         if index is None:
@@ -330,7 +348,7 @@ class _Pack:
                 head = stream.read(INDEX_HEAD_BYTES)
                 if not index_fits(head, os.fstat(stream.fileno()).st_size):
                     raise self.damage("its index does not fit its own size")
-                index = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+                index = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         except FileNotFoundError:
             os.close(descriptor)
             return None

@@ -16,7 +16,15 @@ from ropewalk.gitlog.core.commit import Headers, check_trailer, parse_message
 from ropewalk.gitlog.core.envelope import read_envelope
 from ropewalk.gitlog.core.layout import ENVELOPE_SCHEMA_ID, MESSAGES, TRAILER_SCHEMA_ID, Layout
 from ropewalk.gitlog.core.log import Repo, get_object
-from ropewalk.gitlog.core.objects import FOLDER, Commit, Oid, TreeEntry, parse_commit, parse_tree
+from ropewalk.gitlog.core.objects import (
+    FOLDER,
+    Commit,
+    Oid,
+    TreeEntry,
+    parse_commit,
+    parse_tree,
+    path_tree_id,
+)
 from ropewalk.gitlog.privacy.pointer import check_pointers, may_hold_pointers
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.schema import shipped as schema
@@ -118,7 +126,7 @@ def check_order(lower: Headers | None, upper: Headers) -> str | None:
         return None
     if lower.ulid >= upper.ulid:
         return f"ULID {upper.ulid} is not above {lower.ulid} before it"
-    mine, its = _seq(lower), _seq(upper)
+    mine, its = seq_of(lower), seq_of(upper)
     if its is not None and (mine is None or its != mine + 1):
         return f"seq {its} follows {'an entry without one' if mine is None else mine}"
     return None
@@ -126,7 +134,7 @@ def check_order(lower: Headers | None, upper: Headers) -> str | None:
 
 def check_first(headers: Headers) -> str | None:
     """Return what is wrong with the first event of a log as its first. None if nothing is."""
-    return None if _seq(headers) in (None, 0) else f"the first entry has seq {_seq(headers)}"
+    return None if seq_of(headers) in (None, 0) else f"the first entry has seq {seq_of(headers)}"
 
 
 def _check_headers(layout: Layout, topic: str, headers: Headers, wrong: Wrong) -> None:
@@ -184,7 +192,8 @@ def _planted(
         raw = get_object(repo, blob, "blob")
     except RopewalkError:
         return None  # the index only guessed; the commit's own tree decides
-    return raw if tree_with(layout.path(topic, headers.ulid), raw, []) == commit.tree else None
+    # `get_object` named these bytes, so the blob's id stands for them.
+    return raw if path_tree_id(layout.path(topic, headers.ulid), blob) == commit.tree else None
 
 
 def _open_trees(
@@ -274,6 +283,7 @@ def _check_trailer(headers: Headers, commit: Commit, wrong: Wrong) -> None:
         wrong("trailers", f"journal_parent is {named}, the parent is {parent or 'nothing'}")
 
 
-def _seq(headers: Headers) -> int | None:
+def seq_of(headers: Headers) -> int | None:
+    """Return the number that a trailer gives its event."""
     seq = (headers.trailer or {}).get("seq")
     return int(seq) if isinstance(seq, (int, float)) else None

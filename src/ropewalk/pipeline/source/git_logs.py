@@ -20,11 +20,12 @@ from ropewalk.gitlog.repository.tracked_logs import IndexedLog, TrackedLogs
 from ropewalk.gitlog.store.index import IndexedEntry
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.verify.event_check import CheckedEvent, check_next, list_chain
+from ropewalk.gitlog.verify.usual_events import Found, UsualEvent, prove_usual
 from ropewalk.kernel import ulid
 from ropewalk.kernel.jcs import parse_foreign
 from ropewalk.pipeline.source.logs import ROWS_PER_READ, CheckedRange, Want
 from ropewalk.pipeline.source.offsets import Extent, Point, Range
-from ropewalk.pipeline.source.rows import Columns, Row, broken_row, columns_of, gitlog_row
+from ropewalk.pipeline.source.rows import Columns, Row, broken_row, columns_of, gitlog_row, usual_row
 
 CHUNK = 2_000  # index slots read at a time
 RUN = 5_000  # commits in one verdict
@@ -178,11 +179,13 @@ class GitLogs:
             yield columns_of(chunk)
 
     def _rows(self, layout: Layout, topic: str, part: Range, *, strict: bool) -> Iterator[Row]:
-        height = part.start
+        height, below = part.start, part.below
         for oid, event, fault in self._events(layout, topic, part, every_object=False):
             if fault is not None and strict:
                 raise _named(fault, topic, oid)
-            if event is None or event.document is None or fault is not None:
+            if isinstance(event, UsualEvent):
+                yield usual_row(topic, height, oid, below, event)
+            elif event is None or event.document is None or fault is not None:
                 headers = None if event is None else event.headers
                 yield broken_row(
                     "gitlog",
@@ -206,22 +209,29 @@ class GitLogs:
                     event.headers.trailer,
                     "passed",
                 )
-            height += 1
+            height, below = height + 1, oid
 
     def _events(
         self, layout: Layout, topic: str, part: Range, *, every_object: bool
-    ) -> Iterator[tuple[str, CheckedEvent | None, RopewalkError | None]]:
+    ) -> Iterator[tuple[str, CheckedEvent | UsualEvent | None, RopewalkError | None]]:
         """Every event of a range with the first thing that is wrong with it; the last must be the one expected.
 
         Rows take the place of an envelope from the index, where hashing proves it; a check reads every tree.
         """
-        below, last = part.below, self._said(part.below)
-        for oid, blob in self._commits(part):
+        below = part.below
+        last: Headers | UsualEvent | None = self._said(part.below)
+        for oid, blob, envelope, commit in self._commits(part, in_bulk=not every_object):
+            usual = blob and prove_usual(layout, topic, blob, envelope, commit, below, last)
+            if usual:
+                yield oid, usual, None
+                below, last = oid, usual
+                continue
             event: CheckedEvent | None = None
             fault: RopewalkError | None = None
             try:
+                said = self._said(below) if isinstance(last, UsualEvent) else last
                 event = check_next(
-                    self.store, layout, topic, oid, below, last, None if every_object else blob
+                    self.store, layout, topic, oid, below, said, None if every_object else blob
                 )
                 if event.fault is not None:
                     fault = DigestMismatch(event.fault, where=oid)
@@ -273,16 +283,24 @@ class GitLogs:
                 )
                 first, start = oid, height
 
-    def _commits(self, part: Range) -> Iterator[tuple[Oid, Oid | None]]:
-        """The commits of a range and where their envelopes may lie; where the index ends, from the commits alone."""
+    def _commits(self, part: Range, *, in_bulk: bool) -> Iterator[tuple[Oid, Oid | None, Found, Found]]:
+        """The commits of a range, where their envelopes may lie, and both as far as they are read in bulk.
+
+        Where the index ends, from the commits alone.
+        """
         line = self.line(part.log.topic)
         if line.count < part.end:
             down = list(list_chain(self.store, part.above, part.below or None, part.end - part.start))
-            yield from ((oid, None) for oid in reversed(down))
+            yield from ((oid, None, None, None) for oid in reversed(down))
             return
         for start in range(part.start, part.end, CHUNK):
-            for slot in line.span(start, min(start + CHUNK, part.end)):
-                yield Oid(slot.commit), Oid(slot.blob)
+            ids = b"".join(
+                [each[36:56] + each[16:36] for each in line.records(start, min(start + CHUNK, part.end))]
+            )
+            found = self.store.get_many(ids) if in_bulk else [None] * (len(ids) // 20)
+            names = ids.hex()
+            for at, envelope, commit in zip(range(0, len(names), 80), found[::2], found[1::2], strict=True):
+                yield Oid(names[at + 40 : at + 80]), Oid(names[at : at + 40]), envelope, commit
 
     def _said(self, commit: str) -> Headers | None:
         """Return the headers of the commit before a range; None at a beginning, and where it cannot be read."""

@@ -7,13 +7,14 @@ the block's header, the message's signature.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ropewalk.errors import InvalidJson, RopewalkError
-from ropewalk.gitlog.core.objects import Commit
+from ropewalk.gitlog.core.objects import Commit, GitSignature
+from ropewalk.gitlog.verify.usual_events import UsualEvent
 from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.kernel import jcs, ulid
@@ -25,6 +26,45 @@ from ropewalk.ledger.envelope.fields import parse_timestamp
 Engine: TypeAlias = Literal["gitlog", "gossip", "ledger"]
 Verdict: TypeAlias = Literal["passed", "failed", "not_checked"]
 ENGINES: tuple[Engine, ...] = ("gitlog", "gossip", "ledger")
+
+
+class GitEntry(NamedTuple):
+    """What a row keeps of a commit; `trailer` is canonical JSON, `said` what it says."""
+
+    ulid: str
+    tree: str
+    author: GitSignature
+    committer: GitSignature
+    trailer: bytes | None
+    said: Mapping[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """Return the column `entry`, canonical JSON."""
+        trailer = b"" if self.trailer is None else b',"trailer":%s' % self.trailer
+        people = _people(self.author, self.committer)
+        return b'%s,"tree":"%s"%s,"ulid":"%s"}' % (people, self.tree.encode(), trailer, self.ulid.encode())
+
+
+@lru_cache(256)
+def _people(author: GitSignature, committer: GitSignature) -> bytes:
+    names = (("author", author), ("committer", committer))
+    said = {k: {"name": readable(p.name), "email": readable(p.mail), "time": p.time_s} for k, p in names}
+    return jcs.encode(said)[:-1]
+
+
+@lru_cache(256)
+def readable(name: str) -> str:
+    """Return a name of a commit as text; bytes that are no UTF-8 become U+FFFD.
+
+    >>> readable("Zo\\udceb")
+    'Zo\ufffd'
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+@lru_cache(256)
+def _author(author: GitSignature) -> str:
+    return f"{readable(author.name)} <{readable(author.mail)}>"
 
 
 class Row(NamedTuple):
@@ -46,7 +86,7 @@ class Row(NamedTuple):
     leaf_index: int | None
     proof: tuple[str, ...] | None
     position: int
-    entry: dict[str, Any] | None
+    entry: dict[str, Any] | GitEntry | None
     notes: bytes | None = None
 
 
@@ -69,21 +109,10 @@ def gitlog_row(
     >>> row.type, row.payload, row.time_us
     ('t', b'{"id":7}', 1699899300921000)
     """
-    author = None if commit is None else f"{commit.author.name} <{commit.author.mail}>"
-    entry: dict[str, Any] | None = None
+    entry = None
     if commit is not None:
-        entry = {
-            "ulid": document.get("ulid"),
-            "tree": commit.tree,
-            "author": {"name": commit.author.name, "email": commit.author.mail, "time": commit.author.time_s},
-            "committer": {
-                "name": commit.committer.name,
-                "email": commit.committer.mail,
-                "time": commit.committer.time_s,
-            },
-        }
-        if trailer is not None:
-            entry["trailer"] = trailer
+        said = None if trailer is None else jcs.encode_foreign(trailer)
+        entry = GitEntry(document["ulid"], commit.tree, commit.author, commit.committer, said, trailer or {})
     return Row(
         "gitlog",
         topic,
@@ -94,7 +123,7 @@ def gitlog_row(
         ulid.time_ms(document["ulid"]) * 1_000,
         str(document.get("type")),
         None if (payload := document.get("payload")) is None else jcs.encode_foreign(payload),
-        author,
+        None if commit is None else _author(commit.author),
         verdict,
         detail,
         None,
@@ -103,6 +132,46 @@ def gitlog_row(
         height,
         entry,
     )
+
+
+def usual_row(topic: str, height: int, oid: str, below: str, event: UsualEvent) -> Row:
+    """Return the row of a git event that was proven in bulk; the same as `gitlog_row` returns for it."""
+    document, name = event.document, event.ulid
+    entry = GitEntry(name, event.tree, event.author, event.committer, event.trailer, event.shape)
+    return Row(
+        "gitlog",
+        topic,
+        oid,
+        event.content_id,
+        (below,),
+        height,
+        _time_ms(name[:10]) * 1_000,
+        document["type"],
+        _payload(document, event.raw),
+        _author(event.author),
+        "passed",
+        None,
+        None,
+        None,
+        None,
+        height,
+        entry,
+    )
+
+
+@lru_cache(256)
+def _time_ms(digits: str) -> int:
+    return ulid.time_ms(ulid.Ulid(digits + "0" * 16))
+
+
+def _payload(document: dict[str, Any], raw: bytes) -> bytes:
+    """Return the payload of a canonical envelope: where it has four members, what is between the others."""
+    if len(document) != 4:
+        return jcs.encode_foreign(document["payload"])
+    kind = document["type"]
+    size = len(kind) + 2 if kind.isascii() and kind.isalnum() else len(jcs.encode(kind))
+    # {"ns":"…","payload":…,"type":…,"ulid":"…"}: a namespace needs no escapes, a ULID has 26 digits
+    return raw[len(document["ns"]) + 19 : -(size + 45)]
 
 
 def ledger_row(
@@ -165,6 +234,11 @@ def gossip_row(signed: SignedMessage, position: int, verdict: Verdict, detail: s
         position,
         {"signature": signed.signature.signature.hex(), "codec": signed.signature.codec},
     )
+
+
+def entry_bytes(entry: dict[str, Any] | GitEntry | None) -> bytes | None:
+    """Return the column `entry` of a row."""
+    return entry.to_bytes() if isinstance(entry, GitEntry) else json_bytes(entry)
 
 
 def json_bytes(value: Any) -> bytes | None:

@@ -12,7 +12,7 @@ import orjson
 
 from ropewalk.errors import InvalidName
 from ropewalk.pipeline.source import variant
-from ropewalk.pipeline.source.rows import Columns, json_bytes
+from ropewalk.pipeline.source.rows import Columns, entry_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +114,7 @@ def arrow_batch(rows: Columns, schema: pa.Schema) -> pa.RecordBatch:
     for field in schema:
         values = rows.values[_FIELDS.get(field.name, field.name)]
         if field.name == "entry":
-            values = [json_bytes(each) for each in values]
+            values = [entry_bytes(each) for each in values]
         elif pa.types.is_struct(field.type):
             values = [_as_variant(each) for each in values]
         arrays.append(values if isinstance(values, pa.Array) else pa.array(values, field.type))

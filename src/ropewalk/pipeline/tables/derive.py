@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ropewalk.pipeline.source.rows import Columns, Engine, json_bytes
+from ropewalk.pipeline.source.rows import Columns, Engine, readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,23 +92,22 @@ def _commits(values: dict[str, Any]) -> Iterator[Values]:
         *(values[name] for name in names), strict=True
     ):
         if entry is not None:
-            author, trailer = entry["author"], entry.get("trailer")
-            status = trailer.get("status") if trailer is not None else None
+            author, status = entry.author, entry.said.get("status")
             yield (
                 topic,
                 height,
                 commit,
                 parents[0] if parents else None,
-                entry["tree"],
-                entry["ulid"],
+                entry.tree,
+                entry.ulid,
                 content_id,
                 time_us,
                 kind,
-                author["name"],
-                author["email"],
-                author["time"] * 1_000_000,
+                readable(author.name),
+                readable(author.mail),
+                author.time_s * 1_000_000,
                 status if isinstance(status, str) else None,
-                json_bytes(trailer),
+                entry.trailer,
                 verdict,
             )
 

@@ -21,7 +21,7 @@ from ropewalk.kernel.merkle import SHA256, root
 from ropewalk.pipeline.source.offsets import ROWS_PER_RANGE, LogName, Offset, Point, Range, group_ranges
 from ropewalk.pipeline.source.query import Query
 from ropewalk.pipeline.source.refusals import marked
-from ropewalk.pipeline.source.rows import Columns
+from ropewalk.pipeline.source.rows import Columns, GitEntry
 from ropewalk.pipeline.source.schemas import arrow_batch
 from ropewalk.pipeline.tables.derive import derive_rows, events_schema, table_schema
 
@@ -248,8 +248,8 @@ def _source_schema(schema: pa.Schema) -> pa.Schema:
     return schema.set(at, schema.field(at).with_name("payload_json"))
 
 
-def _names_service(entry: dict[str, Any] | None) -> bool:
-    what = ((entry or {}).get("trailer") or {}).get("what")
+def _names_service(entry: object) -> bool:
+    what = entry.said.get("what") if isinstance(entry, GitEntry) else None
     return isinstance(what, dict) and what.get("service") is not None
 
 
