@@ -109,6 +109,9 @@ def _trailer(**changed: Any) -> Event:
 WRONG: dict[str, Event] = {
     "content id": _with(promised="blake3:" + "0" * 64),
     "other parent": _with(parents=("cd" * 20,)),
+    "other parent and journal parent": _with(
+        parents=("cd" * 20,), trailer={**EVENT.trailer, "journal_parent": "cd" * 20}
+    ),
     "no parent": _with(parents=()),
     "two parents": _with(parents=(BELOW, "cd" * 20)),
     "journal parent": _trailer(journal_parent="cd" * 20),
