@@ -72,7 +72,7 @@ def open_duckdb(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
         "memory_limit": f"{MEMORY_BYTES_MAX}B",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
-        "temp_directory": "" if spill is None else str(spill),
+        **({"temp_directory": str(spill)} if spill is not None else {}),
     }
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("SET TimeZone = 'UTC'")
