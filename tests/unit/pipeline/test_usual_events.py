@@ -226,7 +226,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     import ropewalk.pipeline.source.git_logs as module
 
     seen: list[object] = []
-    real: Callable[..., object] = module.prove_usual
+    real: Callable[..., object] = prove_usual
 
     def counting(*arguments: Any) -> Any:
         seen.append(real(*arguments))
