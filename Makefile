@@ -6,7 +6,7 @@ READY := .venv/.ready
 EXTRAS := spark server nats grpc quic otel objects hsm snark timestamp iceberg test
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all check bench torture mutants vectors lock docs clean
+.PHONY: demo test test-all check bench torture simulate mutants vectors lock docs clean
 
 demo: $(READY)  ## run the main job on sample data
 	@$(BIN)/ropewalk demo
@@ -31,6 +31,9 @@ bench: $(READY)  ## ours beside its peers; `make bench ONLY="jcs merkle"` for so
 
 torture: $(READY)  ## long reliability runs; reports land in build/
 	$(BIN)/python -m tests.torture $(ONLY)
+
+simulate: $(READY)  ## power cuts and seeded worlds; STATES=1000 MINUTES=10 SEED=7 ONLY=ledger; report in build/simulate.json
+	$(BIN)/python -m tests.sim $(ONLY) $(if $(STATES),--states $(STATES)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 mutants: $(READY)  ## break each clause of docs/status.md; its tests must notice; AREA=gitlog, ROW=S0-5 for some
 	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA)) $(if $(ROW),--row $(ROW))

@@ -14,11 +14,14 @@ CHUNK = 1 << 20
 
 
 def damaged_packs(folder: Path) -> Iterator[str]:
-    """One sentence for every pack whose bytes are not what they were."""
-    indexes = {path.stem for path in folder.glob("pack-*.idx")}
+    """Yield one sentence for every pack whose bytes are not what they were.
+
+    A pack without its index, or an index without its pack, is not read: a writer was cut off, or the pack is being
+    removed. If it held entries of a log, the log's chain is broken, and that is reported.
+    """
     for pack in sorted(folder.glob("pack-*.pack")):
-        if pack.stem not in indexes:
-            continue  # without an index it is not read: a killed writer's, or one being removed
+        if not pack.with_suffix(".idx").exists():
+            continue
         try:
             reason = _damage(pack)
         except FileNotFoundError:
@@ -27,8 +30,6 @@ def damaged_packs(folder: Path) -> Iterator[str]:
             reason = str(error)
         if reason:
             yield f"{pack.name}: {reason}"
-    for name in sorted(indexes - {path.stem for path in folder.glob("pack-*.pack")}):
-        yield f"{name}.idx: its pack is missing"
 
 
 def _damage(pack: Path) -> str:

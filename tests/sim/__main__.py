@@ -1,0 +1,102 @@
+"""`python -m tests.sim [--states N] [--worlds N] [--minutes M] [--seed S] [NAME …]`: power cuts and seeded worlds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.sim.gossip import run as run_world
+from tests.sim.gossip_live import run as run_live_world
+from tests.sim.power.run import simulate
+from tests.sim.power.workloads import WORKLOADS
+
+REPORT = Path("build/simulate.json")
+MIXES = 24
+WORLDS = {"worlds": run_world, "live_worlds": run_live_world}
+
+
+def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
+    """Cut one workload off, seed after seed, until enough states were seen or the time is over."""
+    total: dict[str, Any] = {
+        "engine": WORKLOADS[name].engine,
+        "states": 0,
+        "seeds": 0,
+        "failed": 0,
+        "problems": [],
+    }
+    faults: Counter[str] = Counter()
+    until = time.time() + seconds
+    while total["states"] < states and time.time() < until:
+        left = {"limit": states - total["states"], "seconds": until - time.time()}
+        report = simulate(name, seed=seed + total["seeds"], mixes=MIXES, **left)
+        total["seeds"] += 1
+        for key in ("states", "failed"):
+            total[key] += report[key]
+        total["problems"] = (
+            total["problems"] + [{"seed": report["seed"], **each} for each in report["problems"]]
+        )[:20]
+        faults.update(report["faults"])
+    return {
+        **total,
+        "faults": dict(sorted(faults.items())),
+        "ok": total["states"] > 0 and not total["failed"],
+    }
+
+
+def worlds(name: str, count: int, seed: int, seconds: float) -> dict[str, Any]:
+    """Run seeded worlds of peers; the seeds that fail are the report."""
+    failed, ran, until = [], 0, time.time() + seconds
+    while ran < count and time.time() < until:
+        try:
+            WORLDS[name](seed + ran, deep=ran % 50 == 0)
+        except Exception as error:
+            failed.append({"seed": seed + ran, "error": f"{type(error).__name__}: {error}"})
+        ran += 1
+    return {
+        "engine": "gossip",
+        "worlds": ran,
+        "failed": len(failed),
+        "problems": failed[:20],
+        "ok": ran > 0 and not failed,
+    }
+
+
+def main() -> int:
+    """Run what was asked for, two at a time, and write the report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join((*WORKLOADS, *WORLDS))}; default all")
+    parser.add_argument("--states", type=int, default=100_000, help="crash states per workload")
+    parser.add_argument("--worlds", type=int, default=10_000, help="seeds per kind of world")
+    parser.add_argument("--minutes", type=float, default=240, help="time limit for each name")
+    parser.add_argument("--seed", type=int, default=None, help="first seed; a random one by default")
+    asked = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
+    print(f"seed {seed}", flush=True)
+    results: dict[str, Any] = {}
+    with ProcessPoolExecutor(2) as pool:
+        jobs = {}
+        for name in asked.names or (*WORKLOADS, *WORLDS):
+            count, job = (asked.worlds, worlds) if name in WORLDS else (asked.states, power)
+            jobs[name] = pool.submit(job, name, count, seed, asked.minutes * 60)
+        for name, job_result in jobs.items():
+            results[name] = job_result.result()
+            print(
+                f"{'ok' if results[name]['ok'] else 'FAILED':6}  {name}  {json.dumps(results[name])[:200]}",
+                flush=True,
+            )
+    REPORT.parent.mkdir(exist_ok=True)
+    whole = {"ok": all(each["ok"] for each in results.values()), "seed": seed, "results": results}
+    REPORT.write_text(json.dumps(whole, indent=1) + "\n")
+    print(f"report: {REPORT}")
+    return 0 if whole["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

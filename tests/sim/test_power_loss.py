@@ -1,0 +1,63 @@
+"""Power cuts: every acknowledged entry survives, and the next writer goes on. A share of `make simulate`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.sim.power.recording import Call, Recording
+from tests.sim.power.run import simulate
+from tests.sim.power.states import crash_states
+from tests.sim.power.workloads import WORKLOADS
+from tests.tools import needs
+
+CC = needs("cc")
+STATES = {"gitlog": 40, "gossip": 60}
+
+
+@CC
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_log_survives_power_cuts(name):
+    report = simulate(
+        name, seed=random.Random(name).randrange(1000), mixes=1, limit=STATES.get(name, 50), share=3
+    )
+    assert report["ok"], report
+    assert report["states"] > 3
+
+
+@CC
+@pytest.mark.parametrize("name", ["ledger", "gitlog", "gossip", "witness"])
+def test_disk_that_does_not_sync_is_found(name):
+    report = simulate(name, seed=3, mixes=1, limit=60, share=1 if name == "witness" else 4, ignore="sWd")
+    assert any("lost" in each or "fork" in each for found in report["problems"] for each in found["problems"])
+
+
+def states_of(*calls: Call) -> list[dict[str, bytes]]:
+    """Return the disks that may be there after the last of these calls."""
+    recording = Recording(frozenset({"."}), {"old": (1, b"old")}, calls)
+    last_only = crash_states(recording, seed=100 - len(calls), mixes=40, share=100)
+    return [{name: raw for name, (_, raw) in state.files.items()} for state in last_only]
+
+
+WRITE = Call("w", 2, 0, "new", "", b"x" * 8192)
+CREATE = Call("c", 2, 0, "new", "", b"")
+RENAME = Call("r", 2, 0, "new", "old", b"")
+SYNC, SYNC_FOLDER = Call("s", 2, 0, "new", "", b""), Call("d", 9, 0, ".", "", b"")
+
+
+def test_rename_without_sync_may_empty_a_file():
+    found = states_of(CREATE, WRITE, RENAME)
+    assert {"old": b"old"} in found
+    assert {"old": b""} in found
+    assert {"old": b"x" * 8192} in found
+    assert any(len(state.get("old", b"")) == 8192 and b"\0" in state["old"] for state in found)
+
+
+def test_synced_rename_is_old_or_new():
+    found = states_of(CREATE, WRITE, SYNC, RENAME)
+    assert {state["old"] for state in found if "old" in state} <= {b"old", b"x" * 8192}
+
+
+def test_synced_folder_leaves_one_state():
+    assert states_of(CREATE, WRITE, SYNC, RENAME, SYNC_FOLDER) == [{"old": b"x" * 8192}]
