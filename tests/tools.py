@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PEERS = {
     ROOT / "tests/interop/node": "@canvas-js/gossiplog",
     ROOT / "tests/interop/grpc_node": "@grpc/grpc-js",
+    ROOT / "tests/interop/snark": "snarkjs",
     ROOT / "bench/node": "@ipld/dag-cbor",
 }
 

@@ -276,6 +276,11 @@ def _evidence() -> tuple[str, str, list[Value]]:
             event_class="Attestation", payload=payload, correlation_id="c-1", evidence=proof, **members
         )
 
+    halves = [str(int(digest[:32], 16)), str(int(digest[32:], 16))]
+
+    def snark(inputs: list[str]) -> Value:
+        return {"system": "x", "curve": "y", "vk_sha256": "0" * 64, "public_inputs": inputs, "proof": {}}
+
     def statement(subject: str) -> Value:
         body: Value = {
             "_type": "https://in-toto.io/Statement/v1",
@@ -306,7 +311,11 @@ def _evidence() -> tuple[str, str, list[Value]]:
                 5,
                 "not_checked",
             ),
-            _case("snark_is_not_checked", attested(evidence("snark.v1", {"system": "x"})), 5, "not_checked"),
+            _case("snark_is_bound", attested(evidence("snark.v1", snark(halves))), 5, "passed"),
+            _case(
+                "snark_about_another_payload", attested(evidence("snark.v1", snark(["1", "2"]))), 5, "failed"
+            ),
+            _case("snark_without_inputs", attested(evidence("snark.v1", {"system": "x"})), 5, "failed"),
             _case("attestation_without_evidence", attested(None), 5, "failed"),
             _case("report_about_another_payload", attested(evidence("tee.report", other)), 5, "failed"),
             _case("report_holds_the_hash_alone", attested(evidence("tee.report", literal)), 5, "failed"),

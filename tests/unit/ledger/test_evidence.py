@@ -364,8 +364,8 @@ def test_other_hardware_is_bound_but_not_checked(kind):
     refused(attested({"tee_type": kind, "report_data": "00" * 64}), "report_data")
 
 
-def test_snarks_are_not_checked():
-    assert verdict(attested({"system": "groth16", "public_inputs": []}, "snark.v1"))[0] == "not_checked"
+def test_unbound_snark_is_refused():
+    refused(attested({"system": "groth16", "public_inputs": []}, "snark.v1"), "public inputs")
 
 
 def test_a_report_elsewhere_is_not_checked():

@@ -46,7 +46,8 @@ for _command in (report_data, wrap, provenance):
     "  ropewalk ledger evidence set --channel audit --root ark.pem --measurement sev.measurement=$DIGEST \\\n"
     "      --sev-tcb snp=24\n"
     "  ropewalk ledger evidence set --channel audit --root sgx-root.pem --measurement tdx.mrtd=$MRTD \\\n"
-    "      --tcb-status UpToDate --tcb-status SWHardeningNeeded --crl pck.crl\n",
+    "      --tcb-status UpToDate --tcb-status SWHardeningNeeded --crl pck.crl\n"
+    "  ropewalk ledger evidence set --channel audit --snark-vk verification_key.json\n",
 )
 @channel_option
 @repeated("--root roots", "PEM", "Trusted root certificate; repeatable.")
@@ -75,6 +76,11 @@ for _command in (report_data, wrap, provenance):
 )
 @collateral_options
 @repeated("--crl crls", "F", "Revocation list in PEM or DER; repeatable.")
+@repeated(
+    "--snark-vk snark_keys",
+    "FILE",
+    "Trusted verification key of Groth16 proofs, as snarkjs exports it; repeatable.",
+)
 @option(
     "--max-age",
     "SECONDS",
@@ -95,6 +101,7 @@ def set_(
     qe_identity: str | None,
     signers: tuple[str, ...],
     crls: tuple[str, ...],
+    snark_keys: tuple[str, ...],
     max_age: int | None,
 ) -> None:
     """Set the evidence that a channel trusts, replacing earlier settings. Rule 5 then also checks evidence.
@@ -104,6 +111,7 @@ def set_(
     from ropewalk.ledger.evidence.allowed import EvidenceAllowList
     from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text
     from ropewalk.ledger.evidence.settings import write_evidence
+    from ropewalk.ledger.evidence.snark import KEY_BYTES_MAX, key_text
     from ropewalk.ledger.evidence.trust import EvidenceSettings
 
     pins = EvidenceAllowList(
@@ -117,6 +125,7 @@ def set_(
         statuses,
         () if (given := read_collateral(tcb_info, qe_identity, signers)) is None else (given,),
         tuple(parse_input(crl, crl_text, limit=CRL_BYTES_MAX) for crl in crls),
+        tuple(parse_input(key, key_text, limit=KEY_BYTES_MAX) for key in snark_keys),
     )
     settings = EvidenceSettings(tuple(read_input(root).decode("ascii", "replace") for root in roots), pins)
     path = write_evidence(here().home, channel, settings)

@@ -6,7 +6,7 @@ A *block record* is the stored form of the header: `{"header":{…},"signature":
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -186,8 +186,11 @@ def seal(
     timestamp_ns: int,
     policy_hash: bytes | None = None,
     leaves: Sequence[bytes] | None = None,
+    prove: Callable[[bytes], jcs.Json] | None = None,
 ) -> Block:
     """Make and sign a block over canonical envelopes. `leaves` are their ids, if the caller has computed them.
+
+    `prove` makes the integrity_proof of the header from its merkle_root.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> block = seal(key, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=[b"{}"], timestamp_ns=1)
@@ -195,16 +198,22 @@ def seal(
     True
     """
     check_size(envelopes)
+    root = merkle.root(leaves if leaves is not None else [envelope_id(raw) for raw in envelopes])
     header = Header(
         channel,
         height,
         prev_block_hash,
-        merkle.root(leaves if leaves is not None else [envelope_id(raw) for raw in envelopes]),
+        root,
         timestamp_ns,
         key.public.identity(),
         len(envelopes),
         policy_hash,
+        None if prove is None else prove(root),
     )
+    if len(header.encode()) > HEADER_BYTES_MAX:  # no reader would take it
+        raise TooLarge(
+            f"header of {len(header.encode())} bytes", size=len(header.encode()), limit=HEADER_BYTES_MAX
+        )
     signature = Signature(key.alg, key.sign(Tag.BLOCK_SIGNATURE + header.encode()))
     raw = jcs.encode(
         {"header": header.to_json(), "signature": signature.to_json(), "signer": key.public.to_json()}

@@ -246,7 +246,7 @@ class BundleVerifier:
         fail = self._findings.add
         self.manifest = manifest
         key_history = KeyHistory(None if self._anybody else self._trust, policy=self._policy, lenient=True)
-        self._headers = HeaderCheck(manifest, self._trust, self._findings, key_history)
+        self._headers = HeaderCheck(manifest, self._trust, self._findings, key_history, self._evidence)
         self._paths = PathCheck(
             manifest,
             self._headers,

@@ -9,6 +9,7 @@ from ropewalk.ledger.bundle.findings import Findings
 from ropewalk.ledger.bundle.format import HEADERS
 from ropewalk.ledger.bundle.manifest import BundleManifest
 from ropewalk.ledger.bundle.members import HEADER_LINE_MAX
+from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.statements import maybe_key_statement
 from ropewalk.ledger.proof.trust import Trust
@@ -18,8 +19,14 @@ class HeaderCheck:
     """Takes `headers.jsonl` in chunks; `heads` has the roots that the envelopes must match."""
 
     def __init__(
-        self, manifest: BundleManifest, trust: Trust, findings: Findings, key_history: KeyHistory
+        self,
+        manifest: BundleManifest,
+        trust: Trust,
+        findings: Findings,
+        key_history: KeyHistory,
+        evidence: EvidenceTally | None = None,
     ) -> None:
+        self._evidence = evidence
         self._manifest, self._trust, self._findings, self.key_history = manifest, trust, findings, key_history
         self._said = {each.record.height: each for each in manifest.keys}
         try:
@@ -97,6 +104,8 @@ class HeaderCheck:
             self.leaves.append(merkle.SHA256.leaf(header.encode()))
         self.heads[height] = header.merkle_root, header.envelope_count
         self.times[height] = header.timestamp_ns
+        if self._evidence is not None:
+            self._evidence.look_header(header)
         listed = manifest.block_hashes[place] if place < len(manifest.block_hashes) else ""
         if header.hash.hex() != listed:
             self._fail(f"block {height}: its hash is not the one the manifest lists", height)

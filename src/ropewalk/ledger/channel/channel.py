@@ -249,10 +249,12 @@ class OpenLog(Closing):
         disk: Disk | None = None,
         segment_bytes: int | None = None,
         also: Sequence[SigningKey] = (),
+        prove_batch: Callable[[bytes], Any] | None = None,
     ) -> None:
         """Open the channel.
 
-        `also` are further keys of the channel: a successor, or one that has not ended yet.
+        `also` are further keys of the channel: a successor, or one that has not ended yet. `prove_batch` gets the
+        merkle_root of each new block and returns the integrity_proof of its header, or None.
         """
         settings = channel.settings
         self.channel = channel
@@ -309,6 +311,7 @@ class OpenLog(Closing):
             key_history=key_history,
             note=lambda height: note_height(channel.folder, height),
             witness_gate=witness,
+            prove_batch=prove_batch,
         )
         _open_logs.add(self)
 

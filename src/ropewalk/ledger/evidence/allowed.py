@@ -3,7 +3,7 @@
     {"keys":[{identity}…], "builders":["<id>"…], "pcrs":{"0":["<hex>"…]}, "max_age_s":n|null,
      "measurements":{"sev.measurement":["<hex>"…]}, "sev_tcb":{"snp":n}, "sgx_isv":{"prodid":n, "svn":n},
      "tcb_statuses":["UpToDate"…], "collateral":[{"tcb_info":"<JSON>", "qe_identity":"<JSON>", "chain":["<PEM>"…]}…],
-     "crls":["<PEM>"…]}
+     "crls":["<PEM>"…], "snark_keys":["<verification key of snarkjs, canonical JSON>"…]}
 
 Trust files and the evidence.json of a channel hold it in this form. Nothing named is nothing believed.
 """
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.ledger.evidence.snark import key_digest, key_text
 
 MEASUREMENTS: Final = {
     "sev.measurement": 48,
@@ -56,7 +57,7 @@ _PCR: Final = re.compile(r"[0-9]|[12][0-9]|3[01]")
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+")
 _MEMBERS: Final = {
     *("keys", "builders", "pcrs", "max_age_s", "measurements"),
-    *("sev_tcb", "sgx_isv", "tcb_statuses", "collateral", "crls"),
+    *("sev_tcb", "sgx_isv", "tcb_statuses", "collateral", "crls", "snark_keys"),
 }
 
 
@@ -91,6 +92,7 @@ class EvidenceAllowList:
     tcb_statuses: tuple[str, ...] = ()
     collateral: tuple[CollateralTexts, ...] = ()
     crls: tuple[str, ...] = ()
+    snark_keys: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form in files. Newer members are written only if set, so older readers keep working."""
@@ -107,6 +109,7 @@ class EvidenceAllowList:
             "tcb_statuses": list(self.tcb_statuses),
             "collateral": [each.to_json() for each in self.collateral],
             "crls": list(self.crls),
+            "snark_keys": list(self.snark_keys),
         }
         return value | {name: each for name, each in later.items() if each}
 
@@ -125,6 +128,7 @@ class EvidenceAllowList:
             lines.append(f"Intel's collateral, {len(self.collateral)} given")
         if self.crls:
             lines.append(f"nothing that {len(self.crls)} given revocation lists revoke")
+        lines += [f"proofs under verification key {key_digest(text)[:16]}…" for text in self.snark_keys]
         return [*lines, f"evidence at most {self.max_age_s} s old"] if self.max_age_s is not None else lines
 
 
@@ -151,6 +155,7 @@ def parse_allow_list(value: Any, wrong: Callable[[str], Invalid]) -> EvidenceAll
         _statuses(value.get("tcb_statuses", []), wrong),
         _collateral(value.get("collateral", []), wrong),
         _texts(value.get("crls", []), "crls are revocation lists as PEM texts", wrong),
+        _snark_keys(value.get("snark_keys", []), wrong),
     )
 
 
@@ -227,6 +232,15 @@ def _collateral(value: Any, wrong: Callable[[str], Invalid]) -> tuple[Collateral
     if not isinstance(value, list):
         raise wrong("collateral is a list")
     return tuple(parse_collateral_texts(each, wrong) for each in value)
+
+
+def _snark_keys(value: Any, wrong: Callable[[str], Invalid]) -> tuple[str, ...]:
+    try:
+        return tuple(
+            key_text(text.encode()) for text in _texts(value, "snark_keys must be JSON texts", wrong)
+        )
+    except Invalid as error:
+        raise wrong(f"snark_keys: {error.detail}") from error
 
 
 def _texts(value: Any, what: str, wrong: Callable[[str], Invalid]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.envelope.fields import decode_base64
 from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.evidence.snark import is_bound
 
 # Names in a statement; nothing is fetched.
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
@@ -121,7 +122,9 @@ def check_binding(envelope: Envelope) -> tuple[Status, str]:
         return _check_report_data(envelope, report)
     if evidence["format"] == "slsa.v1":
         return _check_subject(envelope, report)
-    return "not_checked", f"binding of {evidence['format']} is not known here"
+    if is_bound(report, envelope.payload_hash):
+        return "passed", ""
+    return "failed", "public inputs 0 and 1 of the proof must be the two halves of payload_hash"
 
 
 def _check_report_data(envelope: Envelope, report: dict[str, Any]) -> tuple[Status, str]:

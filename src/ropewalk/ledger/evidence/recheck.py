@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ropewalk.errors import Invalid, RopewalkError, Unverified
 from ropewalk.kernel.report import Status, Step
-from ropewalk.ledger.block.block import parse_record
+from ropewalk.ledger.block.block import Header, parse_record
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import check_binding
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SNAPSHOT_TYPE: Final = "ledger.checkpoint"  # as `replay` names it
 _HINT: Final = b'"attestation_evidence":'  # canonical JSON has no other spelling of the member
+_NO_PROOF: Final = b'"integrity_proof":null'
 EVIDENCE: Final = "evidence"
 """The step's name."""
 
@@ -87,6 +88,9 @@ class EvidenceTally:
     def look_into(self, height: int, lines: Sequence[bytes]) -> None:
         """Judge the evidence in a stored block; what cannot be read is left to those who verify the block itself."""
         at_ns: int | None = None
+        if _NO_PROOF not in lines[0]:
+            with suppress(Invalid, Unverified):
+                self.look_header(parse_record(lines[0]).header)
         for index, raw in enumerate(lines[1:]):
             if _HINT in raw:
                 try:
@@ -95,9 +99,25 @@ class EvidenceTally:
                 except RopewalkError:
                     return
 
+    def look_header(self, header: Header) -> None:
+        """Judge the integrity_proof of a header, if it has one."""
+        if header.integrity_proof is not None:
+            self.count(*self._judge_header(header), header.height, -1)
+
+    def _judge_header(self, header: Header) -> tuple[Status, str]:
+        from ropewalk.ledger.evidence.snark import check_header_proof
+
+        keys = self._believed.snark_keys if self._believed is not None else {}
+        return check_header_proof(header.integrity_proof, header.merkle_root, keys)
+
     def failures(self, lines: Sequence[bytes]) -> dict[int, str]:
         """What is wrong with the evidence in a stored block, by the index of its envelope; nothing is counted."""
         found: dict[int, str] = {}
+        if _NO_PROOF not in lines[0]:
+            with suppress(Invalid, Unverified):
+                status, detail = self._judge_header(parse_record(lines[0]).header)
+                if status == "failed":
+                    found[0] = detail
         for index, raw in enumerate(lines[1:]):
             if _HINT not in raw:
                 continue
@@ -130,8 +150,10 @@ class EvidenceTally:
             if counts[status]:
                 height, index, detail = self._first[status]
                 parts = [f"{counts[each]} {word}" for each, word in _WORDS.items() if counts[each]]
-                facts = {"height": height, "index": index} if status == "failed" else {}
-                text = f"block {height}, envelope {index}: {detail} ({', '.join(parts)})"
+                place = {"height": height} if index < 0 else {"height": height, "index": index}
+                facts = place if status == "failed" else {}
+                where = f"block {height}" + (f", envelope {index}" if index >= 0 else "")
+                text = f"{where}: {detail} ({', '.join(parts)})"
                 # A trust file without pins leaves open whose evidence it is; one with pins requires a verdict.
                 return Step(EVIDENCE, status, text, facts, "required" if self._pinned else "optional")
         return Step(EVIDENCE, "passed", f"{total} pieces hold")

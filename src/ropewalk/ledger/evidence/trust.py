@@ -18,6 +18,7 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList, parse_allow_list
 from ropewalk.ledger.evidence.certificates import parse_pem
 from ropewalk.ledger.evidence.crls import parse_crl
+from ropewalk.ledger.evidence.snark import key_digest
 from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
 
 EVIDENCE_SETTINGS_BYTES_MAX = 16 << 20  # roots, revocation lists of a megabyte each, and collateral
@@ -60,6 +61,7 @@ class EvidenceTrust:
     tcb_statuses: frozenset[str] = frozenset({"UpToDate"})
     collateral: tuple[Collateral, ...] = ()
     crls: tuple[x509.CertificateRevocationList, ...] = ()
+    snark_keys: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, roots: Iterable[str], pins: EvidenceAllowList | None) -> EvidenceTrust:
@@ -78,6 +80,7 @@ class EvidenceTrust:
             frozenset(known.tcb_statuses or ("UpToDate",)),
             tuple(parse_collateral(each) for each in known.collateral),
             tuple(parse_crl(text.encode()) for text in known.crls),
+            {key_digest(text): text for text in known.snark_keys},
         )
 
 

@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from ropewalk.errors import RopewalkError, Unverified
+from ropewalk.errors import RopewalkError, Unavailable, Unverified
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.envelope.fields import decode_base64, parse_timestamp
@@ -30,6 +30,7 @@ from ropewalk.ledger.evidence.binding import (
 from ropewalk.ledger.evidence.certificates import check_chain, parse_pem, public_key_of
 from ropewalk.ledger.evidence.crls import check_revoked
 from ropewalk.ledger.evidence.item import EARLY_S_MAX, EvidenceItem
+from ropewalk.ledger.evidence.snark import check_snark
 from ropewalk.ledger.evidence.tee.dcap import check_dcap
 from ropewalk.ledger.evidence.tee.nitro import check_nitro
 from ropewalk.ledger.evidence.tee.sev_snp import check_sev_snp
@@ -69,10 +70,16 @@ def check_evidence(
     try:
         # Hardware vouches for the nonce itself, in what it signs; of other reports only their freshness may.
         _check_freshness(evidence, report, at_ns, None if hardware else nonce)
+        if evidence["format"] == "snark.v1":
+            if nonce is not None:
+                raise Unverified("a proof binds no nonce: ask for another kind of evidence")
+            return check_snark(report, envelope.payload_hash, trust.snark_keys)
         if evidence["format"] == "slsa.v1":
             return _check_provenance(evidence, report, trust, at_ns)
         if hardware is not None:
             return hardware(EvidenceItem(envelope, evidence, report, trust, at_ns, nonce))
+    except Unavailable:
+        raise  # a missing library is no verdict
     except RopewalkError as error:
         return "failed", error.detail
     kind = report.get("tee_type") if evidence["format"] == "tee.report" else evidence["format"]

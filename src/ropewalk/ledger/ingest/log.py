@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError
 from ropewalk.kernel.group_commit import GroupCommit
@@ -54,6 +54,7 @@ class ChannelWriter:
         key_history: KeyHistory | None = None,
         note: Callable[[int], None] = lambda _height: None,
         witness_gate: Callable[[int], None] | None = None,
+        prove_batch: Callable[[bytes], Any] | None = None,
     ) -> None:
         """Open the writer.
 
@@ -81,6 +82,7 @@ class ChannelWriter:
             key_history=key_history or KeyHistory(Trust((key.public,), ()), policy=policy),
             note=note,
             witness_gate=witness_gate,
+            prove_batch=prove_batch,
         )
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
         self._context = Context(self.history, policy, self._minors(), evidence=evidence)

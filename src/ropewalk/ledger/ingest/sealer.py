@@ -52,8 +52,10 @@ class BlockSealer:
         key_history: KeyHistory,
         note: Callable[[int], None],
         witness_gate: Callable[[int], None] | None = None,
+        prove_batch: Callable[[bytes], Any] | None = None,
     ) -> None:
         self.head = head
+        self._prove_batch = prove_batch  # makes a header's integrity_proof from its merkle_root
         self._witness_gate = witness_gate  # raises if a block of that height must wait for witnesses
         self.history = PendingHistory(index)
         self.ended: str | None = None  # the reason why no more envelopes are taken
@@ -250,6 +252,7 @@ class BlockSealer:
                     timestamp_ns=timestamp_ns,
                     policy_hash=self._policy_hash,
                     leaves=[envelope.id for envelope in open_block.envelopes],
+                    prove=self._prove_batch,
                 )
                 place = self._blocks.append(
                     block.height, block.lines(), block.hash, statement=open_block.alone
