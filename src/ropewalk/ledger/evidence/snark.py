@@ -4,9 +4,9 @@
               "public_inputs":["<decimal>"…], "proof":{snarkjs}}
 
 A verification key is pinned by the SHA-256 of its canonical JSON. Public inputs 0 and 1 are the high and low 128 bits
-of the digest that the proof is about: the payload_hash of an envelope, or the merkle_root of a block header. Every point
-is checked here to be on its curve, and by the library to be in its subgroup; the point at infinity is refused, because a
-key with it would leave a public input unbound.
+of the digest that the proof is about: the payload_hash of an envelope, or the merkle_root of a block header. Every
+point is checked here to be on its curve, and by the library to be in its subgroup; the point at infinity is refused,
+because a key with it would leave a public input unbound.
 """
 
 from __future__ import annotations
