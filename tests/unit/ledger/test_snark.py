@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.ledger.calling import make
@@ -139,8 +141,7 @@ def test_snark_points_must_be_on_curve_and_in_group():
 
 def test_snark_bn128_twist_outside_group_is_refused():
     """BN254's twist has a large cofactor: a point on it is usually outside the group."""
-    import py_ecc.optimized_bn128 as bn
-
+    bn: Any = import_module("py_ecc.optimized_bn128")
     curve, p = CURVES["bn128"], CURVES["bn128"].p
     found = None
     for x in range(1, 60):

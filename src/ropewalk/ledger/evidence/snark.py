@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Final
 
 from ropewalk.errors import Invalid, RopewalkError, Unavailable, Unverified
@@ -135,11 +136,9 @@ def parse_key(text: str) -> Groth16Key:
         raise Invalid(f"verification key: between 2 and {INPUTS_MAX} public inputs are expected")
     curve = CURVES[name]
     try:
+        beta, gamma, delta = (curve.g2(value.get(each)) for each in ("vk_beta_2", "vk_gamma_2", "vk_delta_2"))
         return Groth16Key(
-            name,
-            curve.g1(value.get("vk_alpha_1")),
-            *(curve.g2(value.get(each)) for each in ("vk_beta_2", "vk_gamma_2", "vk_delta_2")),
-            tuple(map(curve.g1, points)),
+            name, curve.g1(value.get("vk_alpha_1")), beta, gamma, delta, tuple(map(curve.g1, points))
         )
     except Unverified as error:
         raise Invalid(f"verification key: {error.detail}") from error
@@ -213,7 +212,7 @@ def _number(text: Any, below: int) -> int:
 
 def _holds_bls12381(key: Groth16Key, inputs: list[int], a: G1, b: G2, c: G1) -> bool:
     try:
-        import py_arkworks_bls12381 as ark
+        ark: Any = import_module("py_arkworks_bls12381")
     except ImportError as error:
         raise Unavailable("proofs over BLS12-381 need py-arkworks-bls12381", advice=_NEEDS) from error
 
@@ -235,7 +234,7 @@ def _holds_bls12381(key: Groth16Key, inputs: list[int], a: G1, b: G2, c: G1) -> 
 
 def _holds_bn128(key: Groth16Key, inputs: list[int], a: G1, b: G2, c: G1) -> bool:
     try:
-        import py_ecc.optimized_bn128 as bn
+        bn: Any = import_module("py_ecc.optimized_bn128")
     except ImportError as error:
         raise Unavailable("proofs over BN254 need py-ecc", advice=_NEEDS) from error
 
