@@ -17,12 +17,13 @@ from tests.parsed import parsed, source_files
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "ropewalk"
 
 ENGINES = {"gitlog", "gossip", "ledger"}
-BASE = {"errors", "kernel"}
+BASE = {"errors", "kernel", "pages"}
 IO_BASE = BASE | {"disk", "net", "native"}
 # package → (packages it may import besides itself, the law). The longest matching prefix of a module counts.
 LAWS: dict[str, tuple[set[str], str]] = {
     "errors": (set(), "errors imports nothing"),
     "kernel": ({"errors"}, "the kernel imports errors only"),
+    "pages": (set(), "pages fills templates and imports nothing of ropewalk"),
     "native": (set(), "the compiled loops import nothing of ropewalk"),
     "disk": (BASE, "disk imports the kernel; engines call it, it calls none"),
     "net": (BASE, "net carries bytes and imports no engine"),
@@ -365,3 +366,11 @@ def test_one_join_for_both_line_engines():
         if any(m == "ropewalk.kernel.entry.join" for m, _ in imported(tree))
     }
     assert users >= {"gitlog.verify.log_check", "ledger.proof.verify", "pipeline.jobs.verify"}
+
+
+def test_one_writer_of_html():
+    """Markup is escaped in one place, which fills the templates; the reference of the HTTP API escapes its own."""
+    users = {
+        name_of(path) for path, tree in modules() if any(m.split(".")[0] == "html" for m, _ in imported(tree))
+    }
+    assert users <= {"pages.__init__", "server.http.openapi"}

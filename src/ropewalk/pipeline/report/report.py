@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ropewalk.pages import Html, fill
 from ropewalk.pipeline.report.plots import (
-    STYLE,
     buckets,
     choose_unit,
     draw_bars,
@@ -33,8 +32,6 @@ STRIPS_MAX: Final = 12  # names with a separate strip; the rest share one
 OTHERS: Final = "others"
 RUNS_SHOWN: Final = 12
 BATCHES_SHOWN: Final = 20
-# The page can fetch nothing, even if a name in a log contains markup.
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render(warehouse: Warehouse, now_ms: int) -> str:
@@ -62,17 +59,10 @@ def render(warehouse: Warehouse, now_ms: int) -> str:
         section("Batches", "", _batches(manifests)),
     ]
     if not manifests:
-        parts = [_EMPTY]
+        parts = [fill("warehouse", "empty")]
     made = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
     source = manifests[-1].source if manifests else str(warehouse.path)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>What the logs say</title><style>{STYLE}</style></head><body><main>"
-        f"<header><h1>What the logs say</h1><p>{escape(made)} · <code>{escape(source)}</code></p></header>"
-        f"{''.join(parts)}</main></body></html>\n"
-    )
+    return fill("warehouse", "page", made=made, source=source, parts=parts) + "\n"
 
 
 _MEASURES: Final = [
@@ -84,10 +74,6 @@ _MEASURES: Final = [
     "lead_time_median_s",
     "recovery_mean_s",
 ]
-_EMPTY: Final = (
-    "<section><h2>Nothing yet</h2><p class=none>No batch has been written into this warehouse. Take logs in with "
-    "<code>ropewalk pipeline ingest --warehouse DIR</code>, then write this page again.</p></section>"
-)
 
 
 def _read(paths: Sequence[Path], columns: list[str]) -> pa.Table:
@@ -100,7 +86,7 @@ def _read(paths: Sequence[Path], columns: list[str]) -> pa.Table:
 
 def _facts(
     events: pa.Table, rejected: int, deployed: pa.Table, lag: list[dict[str, Any]], runs: list[dict[str, Any]]
-) -> str:
+) -> Html:
     """Return the tiles: events and rejected rows add up to the rows."""
     verified = [run for run in runs if run["job"] == "verify"]
     failed = sum(status == "failed" for status in deployed.column("status").to_pylist())
@@ -122,14 +108,13 @@ def _facts(
             bool(verified) and not verified[-1].get("ok"),
         ),
     ]
-    cells = "".join(
-        f"<div{' class=bad' if bad else ''}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value, bad in told
-    )
-    return f'<dl class="facts">{cells}</dl>'
+    cells = [
+        fill("warehouse", "bad_fact" if bad else "fact", name=name, value=value) for name, value, bad in told
+    ]
+    return fill("warehouse", "facts", cells=cells)
 
 
-def _over_time(found: pa.Table, name: str, time: str, series: str | None = None) -> str:
+def _over_time(found: pa.Table, name: str, time: str, series: str | None = None) -> Html:
     """Draw counts in equal steps of time: a strip a name, stacked by `series` if there is one.
 
     The numbers add up to all rows: those that no step holds, because they carry no time or lie before the first step,
@@ -165,11 +150,11 @@ def _over_time(found: pa.Table, name: str, time: str, series: str | None = None)
         )
         values[place[row["at"]]] += row["count_all"]
     drawn = {each: values for each, values in parts.items() if values}
-    return (
-        strips(times, unit, drawn, what)
-        + _not_drawn(early, "before the time drawn", what)
-        + _not_drawn(undated, "no time recorded", what)
+    missing = (
+        _not_drawn(early, "before the time drawn", what),
+        _not_drawn(undated, "no time recorded", what),
     )
+    return Html("".join((strips(times, unit, drawn, what), *missing)))
 
 
 def _counts(found: pa.Table, name: str) -> Counter[str]:
@@ -181,14 +166,14 @@ def _largest(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda each: (-each[1], str(each[0])))[:STRIPS_MAX]
 
 
-def _not_drawn(counts: Counter[str], why: str, what: str) -> str:
+def _not_drawn(counts: Counter[str], why: str, what: str) -> Html:
     rows = _largest(+counts)
     rest = counts.total() - sum(count for _, count in rows)
     rows += [(OTHERS, rest)] if rest else []
     return draw_bars([(str(name), why, float(count), f"{number(count)} {what}") for name, count in rows])
 
 
-def _delivery(measures: pa.Table) -> str:
+def _delivery(measures: pa.Table) -> Html:
     columns = (
         ("place", False),
         ("service", False),
@@ -215,7 +200,7 @@ def _delivery(measures: pa.Table) -> str:
     )
 
 
-def _rates(runs: list[dict[str, Any]]) -> str:
+def _rates(runs: list[dict[str, Any]]) -> Html:
     rows = []
     for run in [run for run in runs if "rows_per_s" in run or "entries" in run][-RUNS_SHOWN:]:
         seconds = float(run.get("seconds") or (run.get("ended_ms", 0) - run["started_ms"]) / 1000) or 0.01
@@ -225,14 +210,14 @@ def _rates(runs: list[dict[str, Any]]) -> str:
     return draw_bars(rows)
 
 
-def _lag(lag: list[dict[str, Any]]) -> str:
+def _lag(lag: list[dict[str, Any]]) -> Html:
     rows = [
         (row["group"], row["topic"], float(row["behind"]), f"{number(row['behind'])} behind") for row in lag
     ]
     return draw_bars(sorted(rows, key=lambda row: -row[2]))
 
 
-def _health(measured: Sequence[Path]) -> str:
+def _health(measured: Sequence[Path]) -> Html:
     """Return what the newest measurement said."""
     names = [
         "channel",
@@ -269,7 +254,7 @@ def _health(measured: Sequence[Path]) -> str:
     )
 
 
-def _states(replays: Sequence[Path]) -> str:
+def _states(replays: Sequence[Path]) -> Html:
     """Return the newest state of every channel by every reducer."""
     names = ["channel", "reducer", "height", "state_root"]
     rows = _read(replays, names).to_pylist()
@@ -280,7 +265,7 @@ def _states(replays: Sequence[Path]) -> str:
     )
 
 
-def _batches(manifests: list[Manifest]) -> str:
+def _batches(manifests: list[Manifest]) -> Html:
     return table(
         (("number", True), ("made", False), ("rows", True), ("verify", False), ("manifest", False)),
         (
