@@ -87,8 +87,8 @@ def _show_default(param: click.Option) -> None:
 
 
 def _complete(param: click.Option) -> None:
-    """Complete values of options that name a log, a channel or a consumer group."""
-    if {"--ns", "--topic", "--channel", "--group"} & set(param.opts):
+    """Complete values of options that name a log, a channel, a consumer group or a key."""
+    if {"--ns", "--topic", "--channel", "--group", "--key"} & set(param.opts):
 
         def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
             from ropewalk.cli.common.complete_values import complete_value
@@ -96,6 +96,23 @@ def _complete(param: click.Option) -> None:
             return complete_value(ctx, param, incomplete)
 
         param._custom_shell_complete = complete
+
+
+@contextmanager
+def _suggesting_options(command: click.Command, args: list[str]) -> Iterator[None]:
+    """Name similar options where one does not exist: also for `-json`, and for options before a subcommand."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        from ropewalk.cli.common.suggest import did_you_mean
+
+        typed = error.option_name
+        if not typed.startswith("--"):  # click has read `-json` as `-j -s -o -n`
+            typed = next((f"-{each}" for each in args if each.startswith(typed)), typed)
+        like = did_you_mean(typed, (each for param in command.params for each in param.opts))
+        if like is None and isinstance(command, click.Group):
+            like = "Options of a command follow its name."
+        raise click.UsageError(" ".join(filter(None, (error.message, like))), error.ctx) from None
 
 
 class Command(click.Command):
@@ -109,6 +126,19 @@ class Command(click.Command):
                 _show_default(param)
                 _complete(param)
         self.params.extend(_shared_options())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _suggesting_options(self, list(args)):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except NotFound as error:
+            from ropewalk.cli.common.complete_values import suggest_existing
+
+            error.advice_now = suggest_existing(ctx, error) or error.advice_now
+            raise
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Keep the line breaks of examples.
@@ -140,6 +170,10 @@ class Group(click.Group):
         self.sections = sections or {}
         self.params.extend(_shared_options())
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _suggesting_options(self, list(args)):
+            return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = [*super().list_commands(ctx), *self.lazy]
         known = [name for section in self.sections.values() for name in section if name in names]
@@ -153,7 +187,8 @@ class Group(click.Group):
             return super().resolve_command(ctx, args)
         from ropewalk.cli.common.suggest import did_you_mean
 
-        like = did_you_mean(args[0], self.list_commands(ctx))
+        options = ["--help", "--version"] if args[0] in ("help", "version") else []
+        like = did_you_mean(args[0], [*options, *self.list_commands(ctx)])
         raise click.UsageError(f"No such command {args[0]!r}.{f' {like}' if like else ''}", ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -291,7 +326,7 @@ def from_os_error(error: OSError, name: str | None = None) -> RopewalkError:
     if name is not None and isinstance(error, FileNotFoundError):
         return NotFound(f"no file {name}", name=name)
     if name is not None and isinstance(error, IsADirectoryError):
-        return NotFound(f"{name} is a directory, not a file", name=name)
+        return NotFound(f"{name} is a directory, not a file", name=name, advice="Name a file in it.")
     detail = error.strerror or str(error)
     impossible = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR)
     if name is not None and error.errno in impossible:  # a file cannot exist under such a name

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+COMPARED_FILES = 1_000  # compared with the name of a missing file
+
 if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import RepositoryPaths
+    from ropewalk.errors import NotFound
 
 
 def _namespaces(place: RepositoryPaths) -> Iterable[str]:
@@ -44,11 +48,19 @@ def _groups(place: RepositoryPaths) -> Iterable[str]:
     return {split_ref(ref)[0] for ref in GitStore(place).head_names(CONSUMERS)}
 
 
+def _keys(place: RepositoryPaths) -> Iterable[str]:
+    from ropewalk.cli.common.locations import key_folder
+    from ropewalk.disk.key_files import ls
+
+    return [each.name for folder in (key_folder(), place.keys) for each in ls(folder)]
+
+
 VALUES: dict[str, Callable[[RepositoryPaths], Iterable[str]]] = {
     "--ns": _namespaces,
     "--topic": _topics,
     "--channel": _channels,
     "--group": _groups,
+    "--key": _keys,
 }
 
 
@@ -67,3 +79,19 @@ def complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) 
     except (RopewalkError, OSError):
         return []
     return sorted(name for name in names if name.startswith(incomplete))
+
+
+def suggest_existing(ctx: click.Context, error: NotFound) -> str | None:
+    """Return a question that names similar logs, channels, groups, keys or files; None if there are none."""
+    from ropewalk.cli.common.suggest import did_you_mean
+
+    asked = {value for value in error.fields.values() if isinstance(value, str)}
+    for param in ctx.command.params:
+        typed = ctx.params.get(param.name or "")
+        if isinstance(typed, str) and typed in asked:
+            names = complete_value(ctx, param, "")
+            if not names and error.detail.startswith("no file") and (folder := Path(typed).parent).is_dir():
+                names = [str(each) for each in islice(folder.iterdir(), COMPARED_FILES) if each.is_file()]
+            if like := did_you_mean(typed, (name for name in names if name != typed)):
+                return like
+    return None

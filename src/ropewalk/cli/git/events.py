@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.common.command import say, session
 from ropewalk.cli.common.locations import here, login, named_writer, sealing_key
-from ropewalk.errors import Invalid, NotFound
+from ropewalk.errors import Invalid, InvalidUlid, NotFound
 from ropewalk.kernel.terminal_text import printable_json
 
 if TYPE_CHECKING:
@@ -64,6 +64,20 @@ def _meant(log: GitRepository, layout: Layout, name: str, known: list[str]) -> s
     if layout is MESSAGES and "." in name:
         return f"Parts of a topic are separated by /, as in {name.replace('.', '/')}; only stream patterns use dots."
     return None
+
+
+@contextmanager
+def explaining_since(since: str | None) -> Iterator[None]:
+    """Advise `shiplog ls` where --since was given a time, not a ULID."""
+    try:
+        yield
+    except InvalidUlid as error:
+        with suppress(Invalid):
+            since_ms(since or "", 0)
+            error.advice_now = (
+                f"--since takes the ULID of an event here; `ropewalk shiplog ls --since {since}` takes times."
+            )
+        raise
 
 
 @contextmanager

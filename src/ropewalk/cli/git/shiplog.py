@@ -9,7 +9,14 @@ import click
 
 from ropewalk.cli.common.command import Group, drop_output, emit, emit_line, parse_input, session
 from ropewalk.cli.common.hangup import Hangup
-from ropewalk.cli.git.events import event_json, event_line, opened, say_more, suggesting_names
+from ropewalk.cli.git.events import (
+    event_json,
+    event_line,
+    explaining_since,
+    opened,
+    say_more,
+    suggesting_names,
+)
 
 # name → "module:attribute one line of help"; imported on first use.
 MORE: dict[str, str] = {
@@ -86,7 +93,7 @@ def read(ns: str, since: str | None, limit: int) -> None:
     """
     from ropewalk.gitlog.core.layout import SHIPLOG
 
-    with opened() as log, suggesting_names(log, SHIPLOG):
+    with opened() as log, suggesting_names(log, SHIPLOG), explaining_since(since):
         page = log.read(ns, since, limit)
         answer = {"events": [event_json(event) for event in page.events], "next_since": page.next_since}
         if session().json or page.events:
