@@ -85,6 +85,8 @@ EDGES = {
     "ledger.remote.grpc_client",
     "ledger.remote.grpc_messages",
     "ledger.remote.grpc_server",
+    "ledger.remote.quic_client",
+    "ledger.remote.quic_server",
     "ledger.remote.replica",
     "ledger.remote.server",
     "ledger.remote.server_session",

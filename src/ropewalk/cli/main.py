@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "push": "team.share:push Send logs to a remote; re-append events where both appended.",
     "hook": "team.hook:hook Install the server-side hook that checks pushes.",
     "key": "key:key Create, list and show keys.",
+    "pki": "pki:pki Issue and revoke certificates for servers and clients.",
     "canon": "canon:canon Print the canonical bytes of a JSON file.",
     "hash": "canon:hash_ Print the content id of a JSON file.",
     "ledger": "ledger.ledger:ledger Append, read and prove signed envelopes in sealed blocks.",
@@ -58,7 +59,7 @@ SECTIONS = {
     "Peers and live streams": ("gossip", "stream"),
     "Server": ("serve", "watch", "auth", "rpc", "messages-read"),
     "Verification": ("verify", "canon", "hash"),
-    "Keys": ("key",),
+    "Keys": ("key", "pki"),
     "Tables": ("pipeline",),
 }
 

@@ -80,6 +80,9 @@ def need_server() -> None:
     metavar="URL",
     help="Origin of web pages that may use the API, as https://app.example; repeatable.",
 )
+@click.option(
+    "--quic", metavar="HOST:PORT", help="Serve channels over QUIC (UDP), too; needs the three files."
+)
 @click.option("--no-console", is_flag=True, help="Serve no web page.")
 @click.option(
     "--log-format",
@@ -160,6 +163,7 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
         tls=tls,
         console=not options["no_console"],
         grpc=address_option(options["grpc"], "--grpc"),
+        quic=address_option(options["quic"], "--quic"),
         otel=options["otel"],
         **found,
     )

@@ -427,6 +427,12 @@ class LedgerClient:
             raise
 
     async def _reach(self) -> Carrier:
+        if self._scheme == "quic":
+            need_packages("quic", "aioquic")
+            from ropewalk.ledger.remote.quic_client import reach_quic
+
+            assert self._files is not None
+            return await reach_quic(self._host, self._port, self._files, self._connect_s, self._idle_s)
         if self._scheme == "grpc":
             need_packages("grpc", "grpc", "grpc_health", "grpc_reflection", "grpc_status")
             from ropewalk.ledger.remote.grpc_client import connect_grpc

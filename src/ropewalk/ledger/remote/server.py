@@ -292,7 +292,21 @@ class LedgerServer:
 
     @property
     def _listeners(self) -> dict[str, Callable[[], Awaitable[Listening]]]:
-        return {"grpc": self._listen_grpc, "tls": self._listen, "tcp": self._listen}
+        return {
+            "quic": self._listen_quic,
+            "grpc": self._listen_grpc,
+            "tls": self._listen,
+            "tcp": self._listen,
+        }
+
+    async def _listen_quic(self) -> Listening:
+        need_packages("quic", "aioquic")
+        from ropewalk.ledger.remote.quic_server import QuicSessions
+
+        wanted = self._wanted["quic"]
+        assert self._files is not None and isinstance(wanted, tuple)
+        sessions = QuicSessions(self, self._files, self._connections, self._idle_s)
+        return await sessions.open(wanted, self._files)
 
     async def _listen_grpc(self) -> Listening:
         need_packages("grpc", "grpc", "grpc_health", "grpc_reflection", "grpc_status")

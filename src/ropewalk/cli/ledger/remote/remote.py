@@ -32,11 +32,12 @@ F = TypeVar("F", bound=Callable[..., Any])
     cls=Command,
     epilog="Examples:\n  ropewalk ledger serve --port 7400 --channel audit\n"
     "  ropewalk ledger serve --host 0.0.0.0 --port 7400 --tls-cert cert.pem --tls-key key.pem --client-ca ca.pem\n"
-    "  ropewalk ledger serve --grpc 0.0.0.0:7402 --tls pki/server\n",
+    "  ropewalk ledger serve --quic 0.0.0.0:7400 --grpc 0.0.0.0:7402 --tls pki/server\n",
 )
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
 @option("--port", "P", "Port of tls:// or tcp://; 0 chooses a free one.", type=click.IntRange(0, 65535))
 @option("--grpc", "HOST:PORT", "Serve gRPC, too; needs certificates.")
+@option("--quic", "HOST:PORT", "Serve QUIC (UDP), too; needs certificates.")
 @tls_options("--client-ca", "clients")
 @flag("--plain", "Serve without TLS, also on addresses other than loopback.")
 @repeated("--channel channels", "C", "Channel to serve (default: all); repeatable.")
@@ -49,6 +50,7 @@ def serve(
     host: str,
     port: int | None,
     grpc: str | None,
+    quic: str | None,
     plain: bool,
     channels: tuple[str, ...],
     append_only: bool,
@@ -59,7 +61,7 @@ def serve(
     max_per_address: int | None,
     **certificates: Any,
 ) -> None:
-    """Serve channels to remote clients over mutual TLS: as frames over TCP, as gRPC, or both.
+    """Serve channels to remote clients over mutual TLS: as frames over TCP, as gRPC, as QUIC.
 
     Print one JSON line when it listens. Without certificates, listen on loopback only and reject restricted
     envelopes. Other commands can append to the channels while the server runs.
@@ -70,8 +72,8 @@ def serve(
 
     if append_only and read_only:
         raise click.UsageError("--append-only and --read-only exclude each other")
-    if port is None and grpc is None:
-        raise click.UsageError("Missing option '--port' or '--grpc'.")
+    if port is None and grpc is None and quic is None:
+        raise click.UsageError("Missing option '--port', '--grpc' or '--quic'.")
     files = tls_files(certificates, "--client-ca")
     if files is not None and plain:
         raise click.UsageError("--plain and certificates exclude each other")
@@ -85,6 +87,7 @@ def serve(
         port=port,
         files=files,
         grpc=address_option(grpc, "--grpc"),
+        quic=address_option(quic, "--quic"),
         plain=plain,
         channels=channels or None,
         features=FEATURES - closed,
@@ -192,7 +195,7 @@ def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool
 def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **options: Any) -> None:
     """Append envelopes to a channel at URL, and print the answers of `append`.
 
-    URL is grpc://HOST:PORT, tls://HOST:PORT, tcp://HOST:PORT or, on the same machine, mailbox:FOLDER.
+    URL is quic://HOST:PORT, grpc://HOST:PORT, tls://HOST:PORT, tcp://HOST:PORT or, on the same machine, mailbox:FOLDER.
 
     No local repository is needed. After a lost connection, envelopes without an answer are sent again; an envelope that
     was recorded before gives its first receipt.
