@@ -104,10 +104,7 @@ def read(ns: str, since: str | None, limit: int) -> None:
 @shiplog.command("tail", epilog="Examples:\n  ropewalk shiplog tail --ns deploy --ns governance --follow\n")
 @click.option("--ns", "namespaces", required=True, multiple=True, help="Namespace; repeatable.")
 @click.option(
-    "--limit-per-ns",
-    type=click.IntRange(min=1),
-    default=10,
-    help="Number of events per namespace.",
+    "--limit-per-ns", type=click.IntRange(min=1), default=10, help="Number of events per namespace."
 )
 @click.option("--follow", is_flag=True, help="Keep running, and print new events as they arrive.")
 def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:

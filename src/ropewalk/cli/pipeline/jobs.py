@@ -39,12 +39,7 @@ key_option = click.option("--key", "key_name", default=NODE_KEY, metavar="NAME",
 @warehouse_option
 @source_option
 @channels_option
-@click.option(
-    "--reducer",
-    default="counts",
-    metavar="NAME",
-    help="Or module:function (looked up here too).",
-)
+@click.option("--reducer", default="counts", metavar="NAME", help="Or module:function (looked up here too).")
 @to_option
 @snapshot_option
 @click.option(
@@ -131,14 +126,7 @@ def _replay_line(each: Any) -> str:
 @source_option
 @channels_option
 @click.option("--blocks", type=click.IntRange(1), default=1_000, metavar="N", help="Per bundle.")
-@click.option(
-    "--from",
-    "start",
-    type=click.IntRange(0),
-    default=0,
-    metavar="H",
-    help="The first block.",
-)
+@click.option("--from", "start", type=click.IntRange(0), default=0, metavar="H", help="The first block.")
 @click.option("--to", "end", type=click.IntRange(0), metavar="H", help="The last block; default: the head.")
 @key_option
 @spark_options

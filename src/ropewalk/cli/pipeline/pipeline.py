@@ -80,11 +80,7 @@ def pipeline() -> None:
     "--delta", is_flag=True, help="Keep Delta logs of the tables from now on; needs the extra delta."
 )
 @click.option(
-    "--batch-rows",
-    type=click.IntRange(1),
-    default=500_000,
-    metavar="N",
-    help="Rows a batch, about.",
+    "--batch-rows", type=click.IntRange(1), default=500_000, metavar="N", help="Rows a batch, about."
 )
 @spark_options
 def ingest(
@@ -364,13 +360,7 @@ def _table_line(table: dict[str, Any]) -> str:
 )
 @warehouse_option
 @click.argument("query")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=1_000,
-    metavar="N",
-    help="Maximum number of rows.",
-)
+@click.option("--limit", type=click.IntRange(1), default=1_000, metavar="N", help="Maximum number of rows.")
 @click.option(
     "--engine",
     type=click.Choice(("auto", "duckdb", "spark")),

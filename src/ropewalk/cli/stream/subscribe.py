@@ -40,11 +40,7 @@ if TYPE_CHECKING:
     help="Refs below refs/gatos/ to subscribe to; repeatable.",
 )
 @click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="PATTERN",
-    help="Topics to subscribe to; repeatable.",
+    "--topic", "topics", multiple=True, metavar="PATTERN", help="Topics to subscribe to; repeatable."
 )
 @click.option(
     "--since-seq",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
-from types import TracebackType
 from typing import Any, Generic, Self
 
 from ropewalk.gossip.core.events import Stored
@@ -41,9 +40,7 @@ class AsyncLog(Generic[Payload, Result]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

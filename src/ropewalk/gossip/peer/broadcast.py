@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Protocol
 
 from ropewalk.errors import RopewalkError
@@ -67,9 +66,7 @@ class Broadcaster:
         ]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

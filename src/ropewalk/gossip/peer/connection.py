@@ -8,7 +8,6 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Literal
 
 from ropewalk.errors import RopewalkError, Unavailable
@@ -75,16 +74,14 @@ class PeerConnection:
         self._task = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: Any) -> None:
         assert self._task is not None and self._broadcaster is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._enter("closed")
         self._broadcaster.listed.discard(self)
         if self._own is not None:
-            await self._own.__aexit__(kind, error, trace)
+            await self._own.__aexit__(*exc)
 
     @property
     def received(self) -> int:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 
 from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.gossip.peer import yamux
@@ -110,9 +109,7 @@ class Muxer:
         self._tasks = [asyncio.create_task(each()) for each in (self._read, self._write, self._keep_alive)]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self.error is None:
             self._session.go_away()
             self._outgoing.set()

@@ -11,7 +11,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -128,14 +127,12 @@ class Peer:
         self._spawn(self._pull_when_wanted())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: Any) -> None:
         self._leaving = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._muxer.__aexit__(kind, error, trace)
+        await self._muxer.__aexit__(*exc)
 
     def leave(self) -> None:
         """End the connection from this side."""

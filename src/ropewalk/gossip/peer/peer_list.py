@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ropewalk.disk.durable import Disk, unavailable
@@ -46,9 +45,7 @@ class PeerList:
             os.pwrite(self._file, raw, 0)
             self._written = raw
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None and self._path is not None:
             self._path.unlink(missing_ok=True)
             os.close(self._file)

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Iterable
-from types import TracebackType
 
 from ropewalk.errors import RopewalkError, Usage
 from ropewalk.gossip.core.events import Synced
@@ -115,9 +114,7 @@ class GossipServer:
             peer.leave()
         await listening.close()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     def _turn_away(self, who: str, why: str) -> None:

@@ -13,7 +13,6 @@ import queue
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -96,9 +95,7 @@ class Following:
         self._task = asyncio.create_task(self._run(socket))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
         self._left = True
         self._task.cancel()

@@ -8,7 +8,6 @@ import logging
 import os
 import random
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Protocol
 
 from ropewalk.errors import RopewalkError, Unavailable, Usage
@@ -116,10 +115,8 @@ class StreamProxy:
         self._tasks += [asyncio.create_task(self._tend()), asyncio.create_task(self._record())]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.server.__aexit__(kind, error, trace)
+    async def __aexit__(self, *exc: Any) -> None:
+        await self.server.__aexit__(*exc)
         await self._end_tasks()
 
     async def wait(self) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import threading
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from ropewalk.errors import SPELLINGS, RopewalkError
@@ -72,13 +71,11 @@ class RepositoryStream:
         self._watcher = asyncio.create_task(self._watch(source))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: Any) -> None:
         assert self._watcher is not None
         self._watcher.cancel()
         await asyncio.gather(self._watcher, return_exceptions=True)
-        await self.server.__aexit__(kind, error, trace)
+        await self.server.__aexit__(*exc)
 
     def look(self) -> None:
         """Look for changes now. Any thread may call this; without a call, they are seen a little later."""

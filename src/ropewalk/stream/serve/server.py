@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Protocol
 
 from ropewalk.net.admission import ConnectionLimits, ConnectionSlot
@@ -165,9 +164,7 @@ class StreamServer:
         self.port = self._listening.port
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._listening is not None
         await self._listening.close()
         self._refused.close()
