@@ -8,7 +8,6 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ropewalk.errors import RopewalkError
@@ -198,9 +197,7 @@ class HostedStream(StreamServer):
     async def __aenter__(self) -> HostedStream:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close_clients()
 
     async def close_clients(self) -> None:
