@@ -86,6 +86,7 @@ def _malformed(name: str, envelope: Any, code: str, **more: Any) -> Value:
 def _hash() -> tuple[str, str, list[Value]]:
     one = _said(payload={"b": [1, 2, {"z": None}], "a": "é"})
     text = json.dumps(one.value, ensure_ascii=True, indent=2)
+    in_base64 = b64encode(bytes.fromhex(one.value["payload_hash"])).decode()
     spaced = blake3(b'{"n": 0}').hex()
     detached = {"locator": "https://example.org/body", "bytes": 7}
     return (
@@ -109,7 +110,12 @@ def _hash() -> tuple[str, str, list[Value]]:
             _case(
                 "detached_but_also_present", _with(_said(detached=detached), payload={"n": 1}), 1, "failed"
             ),
-            _malformed("hash_in_upper_case", _with(one, payload_hash="AB" * 32), "InvalidEnvelope"),
+            _case("hash_of_other_payload_in_upper_case", _with(one, payload_hash="AB" * 32), 1, "failed"),
+            _case(
+                "hash_in_upper_case", _with(one, payload_hash=one.value["payload_hash"].upper()), 1, "passed"
+            ),
+            _case("hash_in_base64", _with(one, payload_hash=in_base64), 1, "passed"),
+            _malformed("hash_in_loose_base64", _with(one, payload_hash=in_base64[:-1]), "InvalidEnvelope"),
             _malformed("hash_with_prefix", _with(one, payload_hash="blake3:" + "0" * 64), "InvalidEnvelope"),
             _malformed("duplicate_key", text.replace("{", '{"domain":"x",', 1), "InvalidJson"),
             _malformed("integer_beyond_2_53", text.replace("2,", "9007199254740993,", 1), "InvalidJson"),

@@ -59,6 +59,13 @@ def bundle() -> None:
     "NOTE",
     "Signed head of the channel that covers the last height, to include; repeatable.",
 )
+@click.option(
+    "--encoding",
+    type=click.Choice(["json", "both"]),
+    default="json",
+    show_default=True,
+    help="Encodings of the envelopes: JSON alone, or also CBOR, which verifying compares.",
+)
 def export(
     channel: str,
     start: int,
@@ -67,6 +74,7 @@ def export(
     chunk: int | None,
     created_at: str | None,
     anchors: tuple[str, ...],
+    encoding: str,
 ) -> None:
     """Export blocks with headers, proofs and a signed manifest. The same range gives the same bytes.
 
@@ -105,7 +113,15 @@ def export(
             path = target if chunk is None else _chunk_path(target, first, final)
             watch = partial(progress, label=path.name, total=final - first + 1)
             one = export_bundle(
-                reading, key, first, final, path, created_at=created_at, anchors=carried, watch=watch
+                reading,
+                key,
+                first,
+                final,
+                path,
+                created_at=created_at,
+                anchors=carried,
+                watch=watch,
+                both=encoding == "both",
             )
             made.append(one)
             if chunk is not None:

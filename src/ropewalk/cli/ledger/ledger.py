@@ -202,16 +202,32 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
         emit({"envelope_id": made.hex_id, "path": output}, f"ok  {made.hex_id}  {output}")
 
 
-@ledger.command("read", epilog="Examples:\n  ropewalk ledger read --channel audit --from 0 --to 9 --json\n")
+@ledger.command(
+    "read",
+    epilog="Examples:\n  ropewalk ledger read --channel audit --from 0 --to 9 --json\n"
+    "  ropewalk ledger read --channel audit --cbor > audit.cbor\n",
+)
 @channel_option
 @click.option("--from", "start", type=click.IntRange(0), default=0, help="First height to print.")
 @click.option("--to", "end", type=click.IntRange(0), help="Last height to print (default: the head).")
-def read(channel: str, start: int, end: int | None) -> None:
-    """Print blocks with their envelopes, oldest first."""
+@flag("--cbor", "Write the envelopes as a CBOR sequence (RFC 8742), and nothing else.")
+def read(channel: str, start: int, end: int | None, cbor: bool) -> None:
+    """Print blocks with their envelopes, oldest first.
+
+    An envelope has the same id in both encodings: `ledger append` takes either.
+    """
     from ropewalk.errors import NotFound, RopewalkError
     from ropewalk.ledger.block.block import Block
     from ropewalk.ledger.channel.channel import open_channel
-    from ropewalk.ledger.envelope.envelope import parse_stored
+    from ropewalk.ledger.envelope.envelope import parse_stored, to_cbor
+
+    if cbor:
+        with open_channel(here().home, channel) as reading:
+            for block in reading.blocks(start, end):
+                for raw in block.envelopes:
+                    sys.stdout.buffer.write(to_cbor(parse_stored(raw)))
+            sys.stdout.buffer.flush()
+        return
 
     with open_channel(here().home, channel) as reading:
         as_json, first = session().json, True

@@ -24,7 +24,7 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Need, Report, Status, Step
 from ropewalk.ledger.bundle.anchors import AnchorFinding, anchors_step, judge_anchor, require_witnesses
 from ropewalk.ledger.bundle.findings import STEPS, Findings
-from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, member_names
+from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, member_names, proof_name
 from ropewalk.ledger.bundle.headers import HeaderCheck
 from ropewalk.ledger.bundle.manifest import BundleManifest
 from ropewalk.ledger.bundle.members import check_member, no_bundle, open_manifest
@@ -221,8 +221,8 @@ class BundleVerifier:
             self._headers.end(data)
         elif listed is not None and self._paths is not None:
             kind, _, rest = name.partition("/")
-            height = int(rest.removesuffix(".jsonl"))
-            (self._paths.read_block if kind == "blocks" else self._paths.read_proofs)(height, data)
+            read = {"blocks": self._paths.read_block, "cbor": self._paths.read_cbor}
+            read.get(kind, self._paths.read_proofs)(int(rest.partition(".")[0]), data)
 
     def _open_manifest(self, signature: bytes | None) -> None:
         """Check the manifest's signature, then parse it; once."""
@@ -255,14 +255,14 @@ class BundleVerifier:
             evidence=self._evidence,
             policy=self._policy,
         )
-        self._expected = list(member_names(manifest.heights))
+        self._expected = list(member_names(manifest.heights, both=manifest.both))
         self._files = dict.fromkeys(self._expected, ("", 0))
         self._files.update(
             {file.name: (file.blake3, file.size) for file in manifest.files if file.name in self._files}
         )
         if [file.name for file in manifest.files] != self._expected:
             fail("bundle_signature", "the manifest does not list exactly the files of its range")
-        if list(manifest.merkle_proofs) != self._expected[1 + len(manifest.heights) :]:
+        if list(manifest.merkle_proofs) != list(map(proof_name, manifest.heights)):
             fail("bundle_signature", "merkle_proofs does not list exactly the proofs of its range")
 
     def _check_signer(self, signer: PublicKey) -> None:

@@ -14,7 +14,7 @@ from ropewalk.kernel.report import Report
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.bundle.anchors import AnchorFinding, BundleAnchor
 from ropewalk.ledger.bundle.check import BundleVerifier
-from ropewalk.ledger.bundle.format import BundleBuilder, block_name, frame_member, proof_name
+from ropewalk.ledger.bundle.format import BundleBuilder, block_name, cbor_name, frame_member, proof_name
 from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, BundleManifest
 from ropewalk.ledger.bundle.members import ManifestReader
 from ropewalk.ledger.bundle.paths import Exhibit
@@ -90,10 +90,12 @@ def export_bundle(
     created_at: str | None = None,
     anchors: AnchorCollector | None = None,
     watch: Watch | None = None,
+    both: bool = False,
 ) -> ExportedBundle:
     """Write the blocks from `start` to `end`, inclusive. An existing complete bundle of them is kept.
 
-    With `anchors` the bundle carries those heads; a bundle with other anchors is written again.
+    With `anchors` the bundle carries those heads; a bundle with other anchors is written again. With `both` it holds
+    the envelopes in CBOR too.
     """
     size = channel.head().height
     if not 0 <= start <= end < size:
@@ -106,12 +108,13 @@ def export_bundle(
             advice="Split the range: `bundle export --chunk N` writes several files.",
         )
     carried = anchors.over(start, end) if anchors is not None else ()
-    if path.exists() and _is_complete(channel, path, start, end, created_at, carried):
+    if path.exists() and _is_complete(channel, path, start, end, created_at, carried, both):
         return ExportedBundle(path, start, end, path.stat().st_size, kept=True)
     blocks: Iterable[Block] = channel.blocks(start, end)
     if watch is not None:
         blocks = watch(blocks)
-    packed = export_blocks(blocks, key, path, channel.key_proofs(), created_at=created_at, anchors=carried)
+    keys = channel.key_proofs()
+    packed = export_blocks(blocks, key, path, keys, created_at=created_at, anchors=carried, both=both)
     return ExportedBundle(path, start, end, packed, kept=False)
 
 
@@ -123,24 +126,28 @@ def export_blocks(
     *,
     created_at: str | None = None,
     anchors: Iterable[BundleAnchor] = (),
+    both: bool = False,
 ) -> int:
     """Write these consecutive blocks as a bundle; return the file size. Anchors must match these blocks.
 
     `keys` are the channel's key statements, for verifiers that know only an earlier key.
     """
     gathering = BundleBuilder()
-    kept_blocks, kept_proofs = Spool(path.parent), Spool(path.parent)
+    kept_blocks, kept_proofs, kept_cbor = Spool(path.parent), Spool(path.parent), Spool(path.parent)
     try:
         for block in blocks:
             lines, proofs = gathering.add(block)
             kept_blocks.write(frame_member(block_name(block.height), lines))
             kept_proofs.write(frame_member(proof_name(block.height), proofs))
+            if both:
+                kept_cbor.write(frame_member(cbor_name(block.height), gathering.add_cbor(block)))
         front = gathering.front(gathering.finish(key, created_at, anchors, keys), key)
-        pieces = chain([front], kept_blocks.read(), kept_proofs.read(), [END])
+        pieces = chain([front], kept_blocks.read(), kept_proofs.read(), kept_cbor.read(), [END])
         return write_packed(path, pieces, gathering.archive_size(front))
     finally:
         kept_blocks.close()
         kept_proofs.close()
+        kept_cbor.close()
 
 
 def verify_bundle(
@@ -196,6 +203,7 @@ def _is_complete(
     end: int,
     created_at: str | None,
     anchors: tuple[BundleAnchor, ...],
+    both: bool,
 ) -> bool:
     """Return whether the file is a complete bundle of that range. Never overwrite any other file."""
     if not is_packed(path):
@@ -217,6 +225,6 @@ def _is_complete(
             advice="Choose another name with -o.",
         )
     same_time = created_at is None or created_at == manifest.created_at
-    if anchors and anchors != manifest.anchors:  # without anchors given, keep the existing ones
-        return False
+    if both != manifest.both or (anchors and anchors != manifest.anchors):
+        return False  # without anchors given, keep the existing ones
     return same_time and manifest.block_hashes[-1] == channel.index.block_hash(end).hex()

@@ -5,6 +5,7 @@
     headers.jsonl            one block record per line
     blocks/<height>.jsonl    one envelope per line, its exact bytes
     proofs/<height>.jsonl    for each envelope its id, its index and the path to the block's root
+    cbor/<height>.cbor       the same envelopes as a CBOR sequence (RFC 8742), if both encodings were asked for
 
 The manifest comes first and names all digests, so blocks are gathered before anything can be written: `BundleBuilder`
 takes blocks one by one and returns the bytes of two members, which the caller stores; it keeps only
@@ -19,7 +20,7 @@ from typing import Any, Final
 from blake3 import blake3
 
 from ropewalk.errors import BrokenLink, DigestMismatch, RangeExceeded
-from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel import cbor, jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.proofs import HASH_BYTES, pack_leaves
@@ -54,8 +55,17 @@ def proof_name(height: int) -> str:
     return f"proofs/{height:010d}.jsonl"
 
 
-def member_names(heights: Sequence[int]) -> Iterator[str]:
-    """Yield the members after manifest and signature, in order.
+def cbor_name(height: int) -> str:
+    """Return the name of the member with a block's envelopes in CBOR.
+
+    >>> cbor_name(7)
+    'cbor/0000000007.cbor'
+    """
+    return f"cbor/{height:010d}.cbor"
+
+
+def member_names(heights: Sequence[int], *, both: bool = False) -> Iterator[str]:
+    """Yield the members after manifest and signature, in order; with `both`, also those in CBOR.
 
     >>> list(member_names([4]))
     ['headers.jsonl', 'blocks/0000000004.jsonl', 'proofs/0000000004.jsonl']
@@ -63,6 +73,8 @@ def member_names(heights: Sequence[int]) -> Iterator[str]:
     yield HEADERS
     yield from map(block_name, heights)
     yield from map(proof_name, heights)
+    if both:
+        yield from map(cbor_name, heights)
 
 
 def frame_member(name: str, raw: bytes) -> bytes:
@@ -150,6 +162,7 @@ class BundleBuilder:
         self._leaves: list[bytes] = []
         self._blocks: list[File] = []
         self._proofs: list[File] = []
+        self._cbor: list[File] = []
         self._refs: list[dict[str, Any]] = []
         self._keys: dict[int, KeyProof] = {}
         self._last: Header | None = None
@@ -184,6 +197,12 @@ class BundleBuilder:
             self._keys[header.height] = said
         self._last = header
         return lines, proofs
+
+    def add_cbor(self, block: Block) -> bytes:
+        """Return the CBOR member of a block that was added; every block of a bundle has one, or none."""
+        raw = b"".join(cbor.encode(jcs.parse(each)) for each in block.envelopes)
+        self._cbor.append(File(cbor_name(block.height), blake3(raw).hexdigest(), len(raw)))
+        return raw
 
     @property
     def headers(self) -> bytes:
@@ -222,12 +241,14 @@ class BundleBuilder:
                 File(HEADERS, blake3(headers).hexdigest(), len(headers)),
                 *self._blocks,
                 *self._proofs,
+                *self._cbor,
             ),
             tuple(file.name for file in self._proofs),
             picked,
             tuple(
                 sorted({**{each.record.height: each for each in keys}, **self._keys}.values(), key=_height)
             ),
+            both=bool(self._cbor),
         )
 
     def front(self, manifest: BundleManifest, key: SigningKey) -> bytes:
@@ -244,7 +265,7 @@ class BundleBuilder:
 
     def archive_size(self, front: bytes) -> int:
         """Return the size of the whole archive in bytes."""
-        files = [*self._blocks, *self._proofs]
+        files = [*self._blocks, *self._proofs, *self._cbor]
         return len(front) + sum(512 + file.size + -file.size % 512 for file in files) + len(END)
 
 

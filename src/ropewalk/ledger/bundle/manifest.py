@@ -14,6 +14,7 @@ from ropewalk.ledger.keys.history import KeyProof, parse_key_proofs
 
 BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; split the range instead
 
+ENCODINGS: Final = ["json", "cbor"]
 _FORM: Final = ManifestForm("manifest", "Export the bundle again.")
 _NAMES: Final = frozenset(
     (
@@ -50,6 +51,7 @@ class BundleManifest:
     merkle_proofs: tuple[str, ...]
     anchors: tuple[BundleAnchor, ...] = ()
     keys: tuple[KeyProof, ...] = ()  # key statements of the channel, inside and outside the range
+    both: bool = False  # whether the envelopes are there in CBOR too
 
     @property
     def heights(self) -> range:
@@ -81,6 +83,8 @@ class BundleManifest:
             value["anchors"] = [anchor.to_json() for anchor in self.anchors]
         if self.keys:
             value["keys"] = [each.to_json() for each in self.keys]
+        if self.both:
+            value["encodings"] = ENCODINGS
         return jcs.encode(value)
 
 
@@ -92,7 +96,7 @@ def parse_manifest(raw: bytes) -> BundleManifest:
     ropewalk.errors.Invalid: manifest: expected exactly the members of a bundle manifest
     """
     value = jcs.parse_canonical(raw)
-    if not isinstance(value, dict) or value.keys() - {"anchors", "keys"} != _NAMES:
+    if not isinstance(value, dict) or value.keys() - {"anchors", "encodings", "keys"} != _NAMES:
         raise _FORM.wrong("expected exactly the members of a bundle manifest")
     if value["version"] != 1 or value["version"] is True:
         raise _FORM.wrong(f"version {value['version']!r:.20} is unknown; expected 1")
@@ -103,6 +107,8 @@ def parse_manifest(raw: bytes) -> BundleManifest:
         raise _FORM.wrong("channel and created_at must be strings")
     if value["policy_hash"] is not None:
         _FORM.digest(value["policy_hash"], "policy_hash")
+    if value.get("encodings", ENCODINGS) != ENCODINGS:
+        raise _FORM.wrong(f"encodings must be {ENCODINGS} or absent")
     anchors = _FORM.items(value, "anchors") if "anchors" in value else None
     if anchors is not None and not 1 <= len(anchors) <= ANCHORS_MAX:
         raise _FORM.wrong(f"anchors must have 1 to {ANCHORS_MAX} items or be absent, got {len(anchors)}")
@@ -126,6 +132,7 @@ def parse_manifest(raw: bytes) -> BundleManifest:
         tuple(_FORM.text(each, "merkle_proofs") for each in _FORM.items(value, "merkle_proofs")),
         tuple(map(parse_anchor, anchors or ())),
         _keys(value["keys"], value["channel"]) if "keys" in value else (),
+        "encodings" in value,
     )
 
 

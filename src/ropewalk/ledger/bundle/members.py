@@ -29,6 +29,7 @@ MANIFEST_ITEM_BYTES_MIN: Final = 16  # on average; a digest in hex alone has 64
 MANIFEST_ITEMS_FREE: Final = 16_384
 SIGNATURE_BYTES_MAX: Final = 1 << 10
 BLOCK_MEMBER_MAX: Final = BLOCK_BYTES_MAX + BLOCK_ENVELOPES_MAX
+CBOR_MEMBER_MAX: Final = 3 * BLOCK_BYTES_MAX  # a short decimal fraction takes nine bytes
 PROOF_MEMBER_MAX: Final = BLOCK_ENVELOPES_MAX * 1200  # thirteen hashes and an id per line
 PROOF_LINE_MAX: Final = 8 << 10  # 64 hashes and an id
 HEADER_LINE_MAX: Final = HEADER_BYTES_MAX + (1 << 10)
@@ -134,7 +135,8 @@ def check_member(name: str, size: int, packed: int | None = None) -> None:
     if name == HEADERS:
         return  # read line by line, and each line has its limit
     whole = {MANIFEST: manifest_limit(packed), SIGNATURE: SIGNATURE_BYTES_MAX}
-    limit = whole.get(name, PROOF_MEMBER_MAX if name.startswith("proofs/") else BLOCK_MEMBER_MAX)
+    kinds = {"proofs": PROOF_MEMBER_MAX, "cbor": CBOR_MEMBER_MAX}
+    limit = whole.get(name, kinds.get(name.partition("/")[0], BLOCK_MEMBER_MAX))
     if size > limit:
         raise TooLarge(
             f"member {name} must have at most {limit} bytes, got {size}", size=size, limit=limit, name=name

@@ -13,7 +13,7 @@ from typing import Any, Final
 from blake3 import blake3
 
 from ropewalk.errors import Invalid, RopewalkError
-from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel import cbor, jcs, merkle
 from ropewalk.ledger.block.block import BLOCK_ENVELOPES_MAX
 from ropewalk.ledger.bundle.findings import Findings
 from ropewalk.ledger.bundle.format import find_refs, prove_block
@@ -80,6 +80,7 @@ class PathCheck:
             text = policy if policy is not None and policy.hash == named else None
             self._context = Context(policy=text, policy_hash=named, sealed=True)
         self._blocks: dict[int, _Seen] = {}
+        self._cbor: dict[int, bytes] = {}  # digests of the CBOR members that the JSON ones lead to
         self._refs = 0
         self._proved = 0
         self._kept = 0
@@ -105,7 +106,7 @@ class PathCheck:
         if not 0 < len(lines) <= BLOCK_ENVELOPES_MAX:
             self._fail("envelope_hashes", f"{len(lines)} envelopes", height)
             return
-        kinds = ("", "")
+        kinds, in_cbor = ("", ""), blake3()
         for index, raw in enumerate(lines):
             try:
                 value = jcs.parse_canonical(raw, bytes_max=ENVELOPE_BYTES_MAX)
@@ -116,6 +117,8 @@ class PathCheck:
                 continue
             if index == 0:
                 kinds = (str(value.get("event_class", ""))[:40], str(value.get("event_type", ""))[:200])
+            if self._manifest.both:
+                in_cbor.update(cbor.encode(value))
             if len(lines) == 1:
                 try:
                     self._headers.check_statement(height, raw)
@@ -127,6 +130,12 @@ class PathCheck:
         self.envelopes += len(ids)
         self._match_refs(height, ids, lines)
         self._blocks[height] = self._match_root(height, ids, kinds)
+        self._cbor[height] = in_cbor.digest()
+
+    def read_cbor(self, height: int, data: bytes) -> None:
+        """Compare the CBOR member of a block with its JSON member: both must encode the same envelopes."""
+        if height in self._cbor and blake3(data).digest() != self._cbor[height]:
+            self._fail("envelope_hashes", "its CBOR is not the encoding of its JSON envelopes", height)
 
     def read_proofs(self, height: int, data: bytes) -> None:
         """Read the paths of one block, one per line."""

@@ -1,6 +1,6 @@
 """Envelopes (S4 §3, §4): sixteen fields, one canonical form, one id.
 
-    parse         from a caller: strict JSON in any layout, null optionals dropped
+    parse         from a caller: strict JSON in any layout, null optionals dropped, edge spellings made canonical
     parse_stored  from segments and bundles: canonical bytes only
     parse_cbor    from CBOR on the wire; same model, same id
     parse_wire    from a peer, JSON or CBOR
@@ -24,6 +24,7 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.proofs import LEDGER
 from ropewalk.kernel.schema import shipped as schema
+from ropewalk.ledger.envelope.edge_forms import canonical_members, mark_cbor, mark_json, unmark
 from ropewalk.ledger.envelope.fields import (
     OPTIONAL,
     SCHEMA,
@@ -67,8 +68,10 @@ def parse(raw: bytes) -> Envelope:
     try:
         value = jcs.parse_canonical(raw)
     except InvalidJson:  # another layout, or invalid; only parsing again can tell
-        return _from_value(jcs.parse(raw))
-    checked, key = _checked(value)
+        marked = mark_json(raw)
+        found = unmark(jcs.parse(marked[0]), marked[1]) if marked is not None else None
+        return _from_value(canonical_members(jcs.parse(raw) if found is None else found))
+    checked, key = _checked(canonical_members(value))
     if checked is not value:
         return _envelope(jcs.encode(checked), checked, key)
     return _learnt(_envelope(raw, checked, key))
@@ -106,10 +109,13 @@ def parse_cbor(raw: bytes) -> Envelope:
             size=len(raw),
             limit=ENVELOPE_BYTES_MAX,
         )
-    value = cbor.decode(raw)
+    marked = mark_cbor(raw)
+    value: Any = unmark(cbor.decode(marked[0]), marked[1]) if marked is not None else None
+    if value is None:
+        value = cbor.decode(raw)
     if not isinstance(value, dict):
         raise InvalidEnvelope("a CBOR envelope must be a map", where="", schema=SCHEMA)
-    return _from_value(_bytes_to_text(value))
+    return _from_value(canonical_members(_bytes_to_text(value)))
 
 
 def parse_wire(raw: bytes) -> Envelope:
@@ -258,12 +264,10 @@ def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
         value = {k: v for k, v in value.items() if v is not None or k not in _OPTIONAL}
     stamp = value.get("timestamp")
     if not isinstance(stamp, str):
-        # S4 §3.1 allows integers, but nothing signed can be normalised without breaking the signature.
         raise InvalidEnvelope("timestamp must be RFC 3339 text", where="/timestamp", schema=SCHEMA)
     schema.validate(SCHEMA, value)
     parse_timestamp(stamp)
     if hash_from_hex(value["payload_hash"]) is None:
-        # S4 §3.1 allows base64 and capitals; an envelope has one canonical form, and a signed member no other.
         raise InvalidEnvelope(
             "payload_hash must be 64 lowercase hex digits, the canonical form",
             where="/payload_hash",
