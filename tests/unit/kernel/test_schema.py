@@ -134,7 +134,7 @@ def test_unknown_names_are_told_with_the_known_ones():
     ("name", "value", "words"),
     [
         ("shiplog/event_envelope", {}, '"ulid" is missing'),
-        ("shiplog/event_envelope", 5, "found 5, expected an object"),
+        ("shiplog/event_envelope", 5, '5 is not of type "object"'),
         ("shiplog/event_envelope", {**EVENT, "b": 1, "a": 2}, '/a: "a" has no place here'),
         ("shiplog/event_envelope", {**EVENT, "ulid": 7}, "/ulid: found 7, expected a ULID"),
         (
@@ -145,7 +145,7 @@ def test_unknown_names_are_told_with_the_known_ones():
         (
             "shiplog/event_envelope",
             {**EVENT, "payload": []},
-            "/payload: found an empty array, expected an object",
+            '/payload: an empty array is not of type "object"',
         ),
         ("shiplog/event_envelope", {**EVENT, "refs": {"X": "y"}}, '/refs: key "X", expected a namespace'),
         (
@@ -157,9 +157,9 @@ def test_unknown_names_are_told_with_the_known_ones():
         (
             "api/stream_frame",
             {"op": "subscribe"},
-            '/op: found "subscribe", expected one of "sub", "unsub" or "credit"',
+            '/op: "subscribe" is not one of "sub", "unsub" or "credit"',
         ),
-        ("api/stream_frame", {"op": "sub", "refs": [1]}, "/refs/0: found 1, expected a string"),
+        ("api/stream_frame", {"op": "sub", "refs": [1]}, '/refs/0: 1 is not of type "string"'),
         (
             "api/stream_frame",
             {"op": "sub", "sinceSeq": -1},
@@ -174,7 +174,7 @@ def test_unknown_names_are_told_with_the_known_ones():
         (
             "policy/governance_policy",
             {"governance": {"a/b~c": 1}},
-            "/governance/a~1b~0c: found 1, expected an object",
+            '/governance/a~1b~0c: 1 is not of type "object"',
         ),
         ("shiplog/anchor", {"x": {1, 2}}, "Unsupported type: 'set'"),
     ],

@@ -489,7 +489,9 @@ def test_with_the_text_of_the_policy_every_envelope_is_judged_by_it(tmp_path):
     assert verdict(good, policy=policy).ok
     found = verdict(bad, policy=policy)
     assert failed(found) == {"envelope_rules"}
-    assert "/n: found 8, expected at most 7" in next(s.detail for s in found.steps if s.status == "failed")
+    assert "/n: 8 is greater than the maximum of 7" in next(
+        s.detail for s in found.steps if s.status == "failed"
+    )
     assert failed(verdict(good, policy=STRICT)) == {"policy_hash"}
     with pytest.raises(Conflict, match="pins policy"):
         verdict(good, replace(TRUST, policy_hash=policy.hash), policy=STRICT)

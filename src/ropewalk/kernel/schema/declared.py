@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.json_check import shown
-from ropewalk.kernel.schema.faults import SchemaFault, find_fault, pointer, size_of, tell_fault
+from ropewalk.kernel.schema.faults import MASK, SchemaFault, find_fault, pointer, size_of, tell_fault
 
 if TYPE_CHECKING:  # a heavy import, for those who declare schemas
     from jsonschema_rs import Validator
@@ -83,7 +83,7 @@ def declare(raw: bytes) -> DeclaredSchema:
     >>> order = declare(b'{"properties":{"count":{"minimum":1}},"required":["count"]}')
     >>> order.fault({"count": 2})
     >>> str(order.fault({"count": 0}))
-    '/count: found 0, expected at least 1'
+    '/count: 0 is less than the minimum of 1'
     >>> declare(b'{"requierd":["count"]}')
     Traceback (most recent call last):
     ropewalk.errors.Invalid: schema: keyword "requierd" is not known
@@ -104,6 +104,7 @@ def declare(raw: bytes) -> DeclaredSchema:
             retriever=_fetch_nothing,
             validate_formats=True,
             ignore_unknown_formats=False,
+            mask=MASK,
             pattern_options=RegexOptions(),
         )
     except ValidationError as error:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
 from ropewalk.kernel.json_check import shown
+from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the first import of the kernel
     from jsonschema_rs import ValidationError, Validator
@@ -22,7 +23,8 @@ _COMPARED_MAX: Final = 1_000  # size of a document whose faults are compared
 _COMPARED_COST_MAX: Final = 30_000  # the same, times the parts of its schema
 _TOLD_COST_MAX: Final = 500_000  # beyond this not even one fault is described: 40 MB and 0.2 s
 
-_OPTIONS_MAX: Final = 12  # of a choice, that are listed
+MASK: Final = "\0"  # where the validator writes this, the text has what was found, cut to size
+_TEXT_MAX: Final = 200  # characters; a schema that others declare may have long choices
 
 # What a person should hear of first when one place breaks several keywords.
 _RANK: Final = {
@@ -30,33 +32,6 @@ _RANK: Final = {
     for rank, name in enumerate(
         ("type", "required", "additionalProperties", "const", "enum", "pattern", "format")
     )
-}
-_TYPES: Final = {
-    "array": "an array",
-    "boolean": "true or false",
-    "integer": "an integer",
-    "null": "null",
-    "number": "a number",
-    "object": "an object",
-    "string": "a string",
-}
-_FORMATS: Final = {"date-time": "an RFC 3339 date-time, as 2024-11-01T12:00:00Z", "uri": "a URI"}
-_LIMITS: Final = {
-    "minLength": "a length of at least {}",
-    "maxLength": "a length of at most {}",
-    "minItems": "a length of at least {}",
-    "maxItems": "a length of at most {}",
-    "minimum": "at least {}",
-    "maximum": "at most {}",
-    "exclusiveMinimum": "more than {}",
-    "exclusiveMaximum": "less than {}",
-    "multipleOf": "a multiple of {}",
-    "minProperties": "at least {} members",
-    "maxProperties": "at most {} members",
-    "uniqueItems": "items that all differ",
-    "contains": "other items among them",
-    "unevaluatedItems": "no items but those the schema names",
-    "not": "anything but that",
 }
 
 Title = Callable[["ValidationError", int], str]
@@ -86,10 +61,10 @@ def find_fault(
     reported.
 
     >>> from jsonschema_rs import Draft202012Validator
-    >>> numbers = Draft202012Validator({"items": {"type": "integer"}})
+    >>> numbers = Draft202012Validator({"items": {"type": "integer"}}, mask=MASK)
     >>> find_fault(numbers, [1, 2])
     >>> str(find_fault(numbers, [1, "two"]))
-    '/1: found "two", expected an integer'
+    '/1: "two" is not of type "integer"'
     """
     if validator.is_valid(value):
         return None
@@ -188,12 +163,10 @@ def _complaints(error: ValidationError, title: Title) -> Iterator[_Complaint]:
             yield _complaint(error, f"key {shown(inner.instance)}{why}")
         case Kind.AnyOf(branches) | Kind.OneOfNotValid(branches):
             yield _of_branches(error, branches, title)
-        case Kind.OneOfMultipleValid():
-            yield _complaint(
-                error, f"found {_found(error.instance)}, which fits more than one of the choices"
-            )
         case _:
-            yield _complaint(error, f"found {_found(error.instance)}, expected {_wanted(error, title)}")
+            wanted = "" if error.kind.name in ("const", "enum") else title(error, 1)
+            found = f"found {_found(error.instance)}, expected {wanted}" if wanted else _message(error)
+            yield _complaint(error, found)
 
 
 def _complaint(error: ValidationError, detail: str, *below: str) -> _Complaint:
@@ -216,34 +189,11 @@ def _of_branches(error: ValidationError, branches: list[list[ValidationError]], 
     return _first(each for one in min(branches, key=distance) for each in _complaints(one, title))
 
 
-def _wanted(error: ValidationError, title: Title) -> str:
-    keyword, limit = error.kind.name, error.kind.value
-    if keyword == "const":
-        return _json(limit)
-    if keyword == "enum":
-        return "one of " + _either(limit)
-    if wanted := title(error, 1):
-        return wanted
-    if keyword == "type":
-        return " or ".join(_TYPES[each] for each in limit)
-    if keyword in _LIMITS:
-        return _LIMITS[keyword].format(limit)
-    return _FORMATS.get(str(limit)) or f"{keyword} {shown(limit)}"
-
-
-def _either(options: list[Any]) -> str:
-    most = [_json(each) for each in options[:_OPTIONS_MAX]]
-    last = (
-        f"{len(options) - len(most)} others" if len(options) > len(most) else most.pop() if most else "none"
-    )
-    return f"{', '.join(most)} or {last}" if most else last
-
-
-def _json(value: object) -> str:
-    """A value of a schema as its document has it, at most a line."""
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return shown(value)
-    return shown(orjson.dumps(value).decode()).removeprefix('"').removesuffix('"')
+def _message(error: ValidationError) -> str:
+    """The validator's text, with what was found; a constant does not name it."""
+    found = _found(error.instance)
+    text = error.message.replace(MASK, found)
+    return printable(text if MASK in error.message else f"found {found}, {text}", _TEXT_MAX)
 
 
 def _found(value: object) -> str:

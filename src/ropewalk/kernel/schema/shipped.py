@@ -18,7 +18,7 @@ import orjson
 
 from ropewalk.errors import InvalidEnvelope, NotFound
 from ropewalk.kernel.json_check import shown
-from ropewalk.kernel.schema.faults import find_fault
+from ropewalk.kernel.schema.faults import MASK, find_fault
 
 if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the first import of the kernel
     from jsonschema_rs import Registry, ValidationError, Validator
@@ -33,7 +33,7 @@ def validate(name: str, value: object) -> None:
     >>> validate("shiplog/event_envelope", event)
     >>> validate("shiplog/event_envelope", {**event, "payload": 5})
     Traceback (most recent call last):
-    ropewalk.errors.InvalidEnvelope: /payload: found 5, expected an object (shiplog/event_envelope)
+    ropewalk.errors.InvalidEnvelope: /payload: 5 is not of type "object" (shiplog/event_envelope)
     """
     validator = _validator(name)
     try:
@@ -117,7 +117,7 @@ def _validator(name: str) -> Validator:
     from jsonschema_rs import Draft202012Validator
 
     return Draft202012Validator(
-        _document(name), registry=_registry(), retriever=_fetch_nothing, validate_formats=True
+        _document(name), registry=_registry(), retriever=_fetch_nothing, validate_formats=True, mask=MASK
     )
 
 
