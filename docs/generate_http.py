@@ -1,6 +1,6 @@
-"""Write docs/reference/http.md from the OpenAPI document: `python docs/generate_http.py [--check]`.
+"""Write docs/reference/http.md and asyncapi.json from the code: `python docs/generate_http.py [--check]`.
 
-With `--check` nothing is written; a page that has drifted ends with 5.
+With `--check` nothing is written; a file that has drifted ends with 5.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.server.http.app import make_routes
+from ropewalk.server.http.asyncapi import asyncapi_document
 from ropewalk.server.http.openapi import openapi_document
 
 __all__ = ["PAGE", "main", "render"]
 
 PAGE = Path(__file__).resolve().parent / "reference" / "http.md"
+ASYNCAPI = PAGE.with_name("asyncapi.json")
 INTRO = """\
 # HTTP
 
 Written by `docs/generate_http.py` from the routes of `ropewalk serve`; do not edit. The same document is at
-`/openapi.json` (OpenAPI 3.1) and, readable without a network, at `/docs` of every server.
+`/openapi.json` (OpenAPI 3.1) and, readable without a network, at `/docs` of every server. Streams and bridges are in
+[asyncapi.json](asyncapi.json) (AsyncAPI 3), which every server has at `/asyncapi.json`.
 [The guide](../guide/serve.md) shows how to use it.
 
 Every error is `application/problem+json` (RFC 9457) with a stable [`code`](errors.md). A POST with an
@@ -71,12 +74,14 @@ def _example(content: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Write the page, or compare it."""
-    text = render()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    return 0 if PAGE.read_text(encoding="utf-8") == text else 5
+    """Write the files, or compare them."""
+    stream = json.dumps(asyncapi_document(), indent=1, ensure_ascii=False) + "\n"
+    files = {PAGE: render(), ASYNCAPI: stream}
+    if "--check" in sys.argv[1:]:
+        return 0 if all(path.read_text(encoding="utf-8") == text for path, text in files.items()) else 5
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from tests.interop.test_serve import envelopes
 from tests.serving import Served, serving
@@ -18,6 +19,7 @@ from tests.tools import install_npm_packages, needs
 
 import ropewalk
 from ropewalk.errors import RopewalkError
+from ropewalk.server.http.asyncapi import asyncapi_document
 
 pytestmark = needs("node")
 CLIENT = Path(__file__).resolve().parents[2] / "clients/js"
@@ -114,11 +116,13 @@ def test_js_client_works_with_a_server(served):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_js_build_gives_the_same_bytes(tmp_path):
-    """Types are checked, and the committed bundle is what the sources build to."""
+    """Types are checked, the committed bundle is what the sources build to, and AsyncAPI takes our document."""
     folder = tmp_path / "js"
     shutil.copytree(CLIENT, folder, ignore=shutil.ignore_patterns("node_modules"))
     (folder / "dist/ropewalk.js").unlink()
     install_npm_packages(folder, "esbuild")
     for script in ("check", "build"):
         subprocess.run(["npm", "run", "--silent", script], cwd=folder, check=True, timeout=LIMIT_S)
+    official = json.loads((folder / "node_modules/@asyncapi/specs/schemas/3.0.0.json").read_text())
+    jsonschema.validate(asyncapi_document(), official)
     assert (folder / "dist/ropewalk.js").read_bytes() == (CLIENT / "dist/ropewalk.js").read_bytes()

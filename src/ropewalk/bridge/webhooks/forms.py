@@ -17,6 +17,14 @@ from ropewalk.kernel.ulid import time_ms
 RETRY_S: Final = (1.0, 5.0, 30.0, 300.0)  # after each failed attempt; then the event is a dead letter
 JITTER: Final = 0.2  # of a pause, so that many hooks do not come back at one moment
 ATTEMPTS_MAX: Final = len(RETRY_S) + 1
+HEADERS: Final = (  # of every delivery; the last one only while a secret is rotated
+    "X-GATOS-Event",
+    "X-GATOS-Delivery",
+    "X-GATOS-Attempt",
+    "X-GATOS-Timestamp",
+    "X-GATOS-Signature",
+    "X-GATOS-Signature-Previous",
+)
 SECRET_BYTES_MIN: Final = 16
 SECRET_BYTES_MAX: Final = 1024
 

@@ -14,6 +14,7 @@ from litestar.response import Stream
 
 from ropewalk.errors import Invalid
 from ropewalk.server.http import models
+from ropewalk.server.http.asyncapi import asyncapi_document
 from ropewalk.server.http.openapi import docs_page, openapi_document
 from ropewalk.server.http.problems import HttpRefusal
 from ropewalk.server.http.replies import Asked, identity_of, node_of, reply
@@ -116,6 +117,12 @@ async def show_openapi(request: Asked) -> Response[Any]:
     return reply(openapi_document(request.app))
 
 
+@get("/asyncapi.json", include_in_schema=False)
+async def show_asyncapi() -> Response[Any]:
+    """Return the AsyncAPI document of streams and bridges."""
+    return reply(asyncapi_document())
+
+
 @get("/docs", include_in_schema=False, media_type="text/html")
 async def show_docs(request: Asked) -> Response[Any]:
     """Return the OpenAPI document as a page that needs no network."""
@@ -147,5 +154,6 @@ API_ROUTES = Router("/", route_handlers=[upgrade_stream, stream_events], tags=["
 OUTER_ROUTES = [
     Router("/", route_handlers=[show_metrics, show_health, show_ready], tags=["operation"]),
     show_openapi,
+    show_asyncapi,
     show_docs,
 ]
