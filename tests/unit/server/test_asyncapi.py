@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -28,7 +29,7 @@ from ropewalk.stream.core.frames import (
 )
 
 NOW = "2026-01-02T03:04:05.678Z"
-FRAMES = {
+FRAMES: dict[str, Any] = {
     "Subscribe": Sub(topics=("jobs.*",), since_seq=7),
     "Unsubscribe": Unsub(refs=("refs/gatos/**",)),
     "Credit": Credit(100),
