@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,22 +43,23 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def pages() -> Iterator[str]:
-    """Serve the checkout as an ordinary web server of another origin does."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(ROOT))) as server:
+def pages(folder: Path = ROOT) -> Iterator[str]:
+    """Serve the checkout, or another folder, as an ordinary web server of another origin does."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
-def asked(tab: Page, script: str) -> object:
+def asked(tab: Page, script: str) -> dict[str, Any]:
     """Return what an async function body in the page comes to; an exception comes back as its code or text."""
     keep = "(found) => { window.answer = JSON.stringify(found); }"
     failed = "(error) => ({ error: error.code ?? String(error) })"
     done = f"then((value) => ({{ value }}), {failed}).then({keep})"
     tab.ask(f"window.answer = null; (async () => {{ {script} }})().{done}; 0")
     until(lambda: tab.ask("window.answer") is not None)
-    return json.loads(tab.ask("window.answer"))
+    found: dict[str, Any] = json.loads(tab.ask("window.answer"))
+    return found
 
 
 def test_example_page_shows_live_events(tab, tmp_path):

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import websockets.asyncio.client as client
 import websockets.asyncio.server as server
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 
 from ropewalk.errors import Invalid, TooLarge, Unavailable
 from ropewalk.net.admission import Admission, ConnectionLimits, ConnectionSlot
@@ -109,14 +110,27 @@ async def serve_websocket(
     limits: ConnectionLimits = LIMITS,
     refused: Callable[[str, str], None] = lambda _who, _why: None,
     tls: ssl.SSLContext | None = None,
+    origins: Sequence[str] = (),
 ) -> WebSocketListener:
-    """Listen; `accept` owns each pipe until it returns, and calls `join` of its slot; see `serve_tcp`."""
+    """Listen; `accept` owns each pipe until it returns, and calls `join` of its slot; see `serve_tcp`.
+
+    Web pages of other origins than `origins` are refused: a page could read and write as this machine.
+    """
     admission = Admission(limits, refused)
 
     async def handle(socket: server.ServerConnection) -> None:
         peer = socket.remote_address
         slot = socket.slot if isinstance(socket, CountedConnection) else None
         await accept(WebSocketPipe(socket, f"ws://{peer[0]}:{peer[1]}" if peer else "ws://?", slot))
+
+    def judge(socket: server.ServerConnection, request: Request) -> Response | None:
+        found = [each for each in request.headers.get_all("Origin") if each not in origins]
+        if not found:
+            return None
+        refused(f"{socket.remote_address[0]}", f"web pages of {found[0][:80]!r} may not connect")
+        return socket.respond(
+            403, "Web pages of this origin may not connect; start the peer with --origin.\n"
+        )
 
     with listening(host, port):
         found = await server.serve(
@@ -133,6 +147,7 @@ async def serve_websocket(
             logger=_journal,
             ssl=tls,
             create_connection=counted(admission),
+            process_request=judge,
         )
     admission.open()
     return WebSocketListener(found, admission)

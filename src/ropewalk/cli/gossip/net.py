@@ -142,6 +142,13 @@ async def _shown(log: GossipLog, work: Any) -> Any:
     "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
 )
 @idle_option
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Origin of web pages that may connect. May be repeated.",
+)
 @_file_option("--tls-cert", help="PEM certificate; serve wss:// instead of ws://.")
 @_file_option("--tls-key", help="PEM key of --tls-cert.")
 @_file_option("--client-ca", help="PEM certificates; accept only peers with a certificate under one of them.")
@@ -156,6 +163,7 @@ def serve(
     upstreams: tuple[str, ...],
     profile: Any,
     idle: float,
+    origins: tuple[str, ...],
     max_connections: int,
     max_per_address: int | None,
     **tls: Path | None,
@@ -177,7 +185,7 @@ def serve(
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         say_new_topic(topic, known)
         limits = ConnectionLimits(max_connections, address_max=max_per_address)
-        asyncio.run(_serve(log, host, port, upstreams, idle, limits, tls))
+        asyncio.run(_serve(log, host, port, upstreams, idle, limits, tls, origins))
 
 
 async def _serve(
@@ -188,6 +196,7 @@ async def _serve(
     idle_s: float,
     limits: ConnectionLimits,
     tls: dict[str, Path | None],
+    origins: tuple[str, ...],
 ) -> None:
     from ropewalk.gossip.peer.server import GossipServer
     from ropewalk.gossip.peer.tls import client_context, server_context
@@ -200,6 +209,7 @@ async def _serve(
         upstreams=upstreams,
         idle_s=idle_s,
         limits=limits,
+        origins=origins,
         tls=server_context(tls["tls_cert"], tls["tls_key"], tls["client_ca"]),
         client_tls=client_context(tls["ca"], tls["client_cert"], tls["client_key"]) if secure else None,
     )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ropewalk.errors import RopewalkError, Usage
 from ropewalk.gossip.core.events import Synced
@@ -54,8 +54,10 @@ class GossipServer:
         limits: ConnectionLimits | None = None,
         tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        origins: Sequence[str] = (),
     ) -> None:
         self.log = log
+        self._origins = tuple(origins)
         self.host = host
         self.port = port
         self.peers: set[Peer] = set()
@@ -104,6 +106,7 @@ class GossipServer:
                 limits=self._limits,
                 refused=self._turn_away,
                 tls=self._tls,
+                origins=self._origins,
             )
         return await serve_tcp(
             self._accept_v06, self.host, self.port, limits=self._limits, refused=self._turn_away
