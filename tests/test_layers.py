@@ -93,6 +93,7 @@ EDGES = {
     "ledger.remote.sync_client",
     "ledger.remote.writer_lease",
     "ledger.replay.channel_replay",
+    "ledger.replay.prove_state",
     "ledger.replay.guard",
     "ledger.transparency.heads",
     "ledger.transparency.publish",

@@ -273,10 +273,11 @@ def _receipt(path: Path, options: Options) -> Report:
 
 
 def _proof(path: Path, options: Options) -> Report:
-    """Verify a proof of an envelope, of a range of blocks, of one head under another, or of a fork."""
+    """Verify a proof of an envelope, a state, a range of blocks, one head under another, or a fork."""
     from ropewalk.kernel import jcs
     from ropewalk.ledger.block.fork import parse_fork, verify_fork
     from ropewalk.ledger.proof import proof as proofs
+    from ropewalk.ledger.replay.state_proof import parse_state_proof, verify_state_proof
     from ropewalk.ledger.transparency.head_fork import parse_head_fork, verify_head_fork
 
     raw = _read(path, limit=proofs.PROOF_BYTES_MAX).raw
@@ -287,6 +288,8 @@ def _proof(path: Path, options: Options) -> Report:
             return proofs.parse_range(raw).report()
         if kind == "consistency":
             return proofs.parse_consistency(raw).report()
+        if kind == "state":
+            return verify_state_proof(parse_state_proof(raw), _trust(options))
         if kind == "head_fork":
             return verify_head_fork(parse_head_fork(raw), head_trust(options))
         found = parse_fork(raw) if kind == "fork" else proofs.parse_proof(raw)

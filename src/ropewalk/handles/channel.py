@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ropewalk.errors import RopewalkError
 from ropewalk.handles.handle import Handle
@@ -26,6 +27,9 @@ from ropewalk.ledger.ingest.ports import Head
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.proof.proof import Proof
 from ropewalk.ledger.proof.trust import Trust
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.replay.state_proof import StateProof
 
 
 class LedgerChannel(Handle):
@@ -122,6 +126,14 @@ class LedgerChannel(Handle):
         name = envelope.id if isinstance(envelope, Envelope) else envelope
         with self._reading() as channel:
             return channel.prove(bytes.fromhex(name) if isinstance(name, str) else name)
+
+    def prove_state(self, reducer: str, key: str, height: int | None = None) -> StateProof:
+        """Return the proof of one member of the state at a snapshot; `key` is a JSON pointer such as `/web/prod`."""
+        from ropewalk.ledger.replay.prove_state import prove_state
+        from ropewalk.ledger.replay.reducers import find_reducer
+        from ropewalk.ledger.replay.state_map import parse_pointer
+
+        return prove_state(self._home, self.name, find_reducer(reducer), parse_pointer(key), height)
 
     def trust(self) -> Trust:
         """Return the keys and the policy a verifier must trust to accept this channel."""

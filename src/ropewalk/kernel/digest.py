@@ -77,6 +77,10 @@ class Tag(bytes, Enum):
     ENCLAVE_KEY = b"ea:enclave-key:v1", "HKDF context that derives the key an enclave opens with"
     REPORT_DATA = b"ea:report-data:v1", "what a trusted environment binds into its report"
     STATE = b"ea:state:v1", "root over the state that a replay arrives at"
+    STATE_MAP = b"ea:state-map:v1", "root over the members of a replayed state, with their number"
+    STATE_LEAF = b"ea:state-leaf:v1", "leaf of a state map: a key and the hash of its value"
+    STATE_NODE = b"ea:state-node:v1", "inner node of the tree over the leaves of a state map"
+    STATE_VALUE = b"ea:state-value:v1", "hash of one value in a state map"
     KEY_ACCEPTANCE = b"ea:key-acceptance:v1", "what a new key signs to take over the sealing of a channel"
     APPROVAL = b"ea:approval:v1", "what a person signs who approves of an act that takes two"
     # Gitlog (S0).

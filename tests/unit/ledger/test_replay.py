@@ -182,6 +182,7 @@ def test_a_snapshot_is_a_signed_envelope_that_keeps_the_rules():
     payload: Any = envelope.payload
     assert set(payload) == {
         "channel", "height", "block_hash", "state_root", "policy_hash", "attestation_digest", "evaluator",
+        "state_map_root",
     }  # fmt: skip
     assert judge(envelope, Context()).ok
     assert parse_snapshot(envelope) == replay.snapshot()

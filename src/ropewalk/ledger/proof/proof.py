@@ -69,14 +69,14 @@ def parse_proof(raw: bytes) -> Proof:
     ropewalk.errors.InvalidProof: proof: expected version, envelope, envelope_id, height, index, path and block
     """
     names = {"version", "envelope", "envelope_id", "height", "index", "path", "block"}
-    value = _members(raw, names, "version, envelope, envelope_id, height, index, path and block", {"keys"})
+    value = members(raw, names, "version, envelope, envelope_id, height, index, path and block", {"keys"})
     try:
         return Proof(
             parse_stored(jcs.encode(value["envelope"])),
-            _natural(value, "index"),
-            _hashes(value["path"]),
+            natural(value, "index"),
+            hashes(value["path"]),
             parse_record(jcs.encode(value["block"])),
-            _natural(value, "height"),
+            natural(value, "height"),
             value["envelope_id"] if isinstance(value["envelope_id"], str) else "",
             parse_key_proofs(value["keys"]) if "keys" in value else (),
         )
@@ -176,9 +176,9 @@ class RangeStatement:
 def parse_range(raw: bytes) -> RangeStatement:
     """Parse a range statement; only the form is checked, including numbers that no tree can have."""
     names = {"version", "kind", "channel", "start", "size", "block_hashes", "left", "right", "root"}
-    value = _members(raw, names, "a range statement")
-    start, size = _natural(value, "start"), _natural(value, "size")
-    block_hashes = _hashes(value["block_hashes"], limit=None)
+    value = members(raw, names, "a range statement")
+    start, size = natural(value, "start"), natural(value, "size")
+    block_hashes = hashes(value["block_hashes"], limit=None)
     if not block_hashes or start + len(block_hashes) > size:
         raise InvalidProof(
             f"proof: {len(block_hashes)} blocks from {start} on are not a range of {size} blocks"
@@ -188,8 +188,8 @@ def parse_range(raw: bytes) -> RangeStatement:
         start,
         size,
         block_hashes,
-        merkle.RangeProof(_hashes(value["left"]), _hashes(value["right"])),
-        _hashes([value["root"]])[0],
+        merkle.RangeProof(hashes(value["left"]), hashes(value["right"])),
+        hashes([value["root"]])[0],
     )
 
 
@@ -236,17 +236,17 @@ class Consistency:
 def parse_consistency(raw: bytes) -> Consistency:
     """Parse a consistency proof; only the form is checked, as with ranges."""
     names = {"version", "kind", "channel", "old", "new", "old_root", "new_root", "path"}
-    value = _members(raw, names, "a consistency proof")
-    old, new = _natural(value, "old"), _natural(value, "new")
+    value = members(raw, names, "a consistency proof")
+    old, new = natural(value, "old"), natural(value, "new")
     if old > new:
         raise InvalidProof(f"proof: {new} blocks do not extend {old}")
     return Consistency(
         _channel(value),
         old,
         new,
-        _hashes([value["old_root"]])[0],
-        _hashes([value["new_root"]])[0],
-        _hashes(value["path"], limit=2 * PATH_MAX),
+        hashes([value["old_root"]])[0],
+        hashes([value["new_root"]])[0],
+        hashes(value["path"], limit=2 * PATH_MAX),
     )
 
 
@@ -307,7 +307,8 @@ def _unsigned(root: bytes, size: int) -> Step:
     return Step.untrusted("signed_head", f"root {short(root)} is not signed: compare it with {where}")
 
 
-def _members(raw: bytes, names: set[str], what: str, optional: Iterable[str] = ()) -> dict[str, Any]:
+def members(raw: bytes, names: set[str], what: str, optional: Iterable[str] = ()) -> dict[str, Any]:
+    """Parse a proof file with these members, and of version 1."""
     try:
         value = jcs.parse(raw, bytes_max=PROOF_BYTES_MAX)
     except TooLarge:
@@ -328,17 +329,19 @@ def _channel(value: dict[str, Any]) -> str:
         raise InvalidProof(f"proof: {error.detail}") from error
 
 
-def _natural(value: dict[str, Any], name: str) -> int:
+def natural(value: dict[str, Any], name: str) -> int:
+    """Return a member that must be a natural number."""
     found = value[name]
     if type(found) is not int or found < 0:
         raise InvalidProof(f"proof: {name} must be a natural number")
     return found
 
 
-def _hashes(value: Any, limit: int | None = PATH_MAX) -> tuple[bytes, ...]:
+def hashes(value: Any, limit: int | None = PATH_MAX) -> tuple[bytes, ...]:
+    """Return the hashes of a list of hex texts."""
     if not isinstance(value, list) or (limit is not None and len(value) > limit):
         raise InvalidProof("proof: a path must be a list of at most 63 hashes")
-    hashes = tuple(raw for text in value if (raw := hash_from_hex(text)) is not None)
-    if len(hashes) != len(value):
+    found = tuple(raw for text in value if (raw := hash_from_hex(text)) is not None)
+    if len(found) != len(value):
         raise InvalidProof("proof: hashes must be 64 lowercase hex digits")
-    return hashes
+    return found

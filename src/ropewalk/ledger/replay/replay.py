@@ -25,6 +25,7 @@ from ropewalk.ledger.evidence.binding import make_provenance
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.replay.reducers import FoldContext, Reducer, State
+from ropewalk.ledger.replay.state_map import state_map_root
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
@@ -66,10 +67,13 @@ class Snapshot:
     policy_hash: bytes | None
     attestation_digest: bytes | None
     evaluator: str
+    state_map_root: bytes | None = None  # absent in snapshots of version 0.1
 
     def to_json(self) -> dict[str, Any]:
         """Return the payload of its envelope."""
+        of_map = {} if self.state_map_root is None else {"state_map_root": self.state_map_root.hex()}
         return {
+            **of_map,
             "channel": self.channel,
             "height": self.height,
             "block_hash": self.block_hash.hex(),
@@ -272,6 +276,7 @@ class Replay:
             self._policy_hash,
             self._evidence,
             self.evaluator,
+            state_map_root(self.state),
         )
 
     @property
@@ -282,7 +287,12 @@ class Replay:
     def compare(self, recorded: Snapshot, agreed: int | None) -> ReplayDivergence | None:
         """Return the difference between the current state and one recorded at this height, if any."""
         got = self.root()
-        if recorded.state_root == got and recorded.block_hash == self._block_hash:
+        mapped = None if recorded.state_map_root is None else state_map_root(self.state)
+        if (recorded.state_root, recorded.block_hash, recorded.state_map_root) == (
+            got,
+            self._block_hash,
+            mapped,
+        ):
             return None
         return ReplayDivergence(
             self.channel, self.height, recorded.state_root, got, agreed, self._policy_hash, self.evaluator
@@ -375,7 +385,11 @@ def snapshot_envelope(
 def parse_snapshot(envelope: Envelope) -> Snapshot:
     """Parse a `ledger.checkpoint` envelope; only the form is checked."""
     payload = envelope.payload
-    if envelope.event_type != SNAPSHOT_TYPE or not isinstance(payload, dict) or payload.keys() != _MEMBERS:
+    if (
+        envelope.event_type != SNAPSHOT_TYPE
+        or not isinstance(payload, dict)
+        or payload.keys() - {"state_map_root"} != _MEMBERS
+    ):
         raise Invalid(f"envelope {envelope.hex_id} is not a snapshot")
     value = cast("dict[str, Any]", payload)
     try:
@@ -387,6 +401,7 @@ def parse_snapshot(envelope: Envelope) -> Snapshot:
             None if value["policy_hash"] is None else bytes.fromhex(value["policy_hash"]),
             None if value["attestation_digest"] is None else bytes.fromhex(value["attestation_digest"]),
             str(value["evaluator"]),
+            bytes.fromhex(value["state_map_root"]) if "state_map_root" in value else None,
         )
     except (TypeError, ValueError) as error:
         raise Invalid(f"envelope {envelope.hex_id} is not a snapshot") from error

@@ -1,4 +1,4 @@
-"""`ropewalk ledger replay`: fold a channel into a state and name it by its root."""
+"""`ropewalk ledger replay` and `ledger state`: fold a channel into a state, name it by its root, prove its members."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, parse_input, progress, say, session, write_output
+from ropewalk.cli.common.command import (
+    Command,
+    Group,
+    emit,
+    parse_input,
+    progress,
+    say,
+    session,
+    write_output,
+)
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.common.options import channel_option, flag, option, required
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.replay.reducers import Reducer
 
 to_option = option("--to until", "H", "Last height (default: the head).", type=click.IntRange(0))
 snapshot_option = option(
@@ -28,6 +41,12 @@ guard_option = click.option(
     "give another state each time. Default: --guard, which rejects such a reducer and fixes the hash seed.",
 )
 
+reducer_option = required(
+    "--reducer name",
+    "R",
+    "Reducer: counts, registers, deployments, or module:function (also in the current directory).",
+)
+
 
 @click.command(
     "replay",
@@ -37,11 +56,7 @@ guard_option = click.option(
     "  ropewalk ledger replay --channel audit --reducer mine:fold --json\n",
 )
 @channel_option
-@required(
-    "--reducer name",
-    "R",
-    "Reducer: counts, registers, deployments, or module:function (also in the current directory).",
-)
+@reducer_option
 @to_option
 @snapshot_option
 @flag("--from-snapshot", "Start from the last snapshot instead of the first block.")
@@ -62,12 +77,8 @@ def replay(
     from ropewalk.kernel import jcs
     from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.ledger.replay.channel_replay import replay_signing
-    from ropewalk.ledger.replay.reducers import find_reducer
 
-    if ":" in name:
-        sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
-    reducer = find_reducer(name)
-    place = here()
+    reducer, place = _reducer(name), here()
     done = replay_signing(
         place.home,
         channel,
@@ -98,3 +109,46 @@ def replay(
             + json.dumps(done.state, indent=2, ensure_ascii=False, sort_keys=True)
         ),
     )
+
+
+@click.group(
+    "state",
+    cls=Group,
+    epilog="Examples:\n  ropewalk ledger state prove --channel audit --reducer counts --key /total -o state.json\n",
+)
+def state() -> None:
+    """Prove single members of a replayed state."""
+
+
+@state.command(
+    "prove",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger replay --channel audit --reducer deployments --snapshot-every 1\n"
+    "  ropewalk ledger state prove --channel audit --reducer deployments --key /web/prod -o state.json\n"
+    "  ropewalk verify state.json --trust trust.json\n",
+)
+@channel_option
+@reducer_option
+@required("--key pointer", "P", "Member of the state, as a JSON pointer such as /web/prod.")
+@option("--height", "H", "Height of the snapshot (default: the last one).", type=click.IntRange(0))
+@required("-o --output", "F", "Output file for the proof.")
+def prove_state(channel: str, name: str, pointer: str, height: int | None, output: str) -> None:
+    """Write a proof that a member of the state has its value, or is absent, at a signed snapshot."""
+    from ropewalk.ledger.replay.prove_state import prove_state as prove
+    from ropewalk.ledger.replay.state_map import parse_pointer
+
+    proof = prove(here().home, channel, _reducer(name), parse_pointer(pointer), height)
+    write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
+    if output != "-":
+        answer = {"channel": channel, "height": proof.height, "key": list(proof.key), "path": output}
+        found = {"value": proof.value[0]} if proof.value else {"absent": True}
+        said = json.dumps(proof.value[0], ensure_ascii=False) if proof.value else "absent"
+        emit({**answer, **found}, f"ok  {channel} {proof.height}  {pointer} = {said}  {output}")
+
+
+def _reducer(name: str) -> Reducer:
+    from ropewalk.ledger.replay.reducers import find_reducer
+
+    if ":" in name:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
+    return find_reducer(name)

@@ -1,0 +1,174 @@
+"""State proofs: a member of a replayed state, or its absence, under a signed snapshot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.ledger.making import ADA, NODE, opened
+from tests.unit.ledger.making import observed as envelope
+from vectors.generate.state_map import state_root as second_root
+
+import ropewalk
+from ropewalk.errors import InvalidProof, NotFound, RopewalkError
+from ropewalk.kernel import jcs
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.prove_state import prove_state
+from ropewalk.ledger.replay.reducers import REDUCERS
+from ropewalk.ledger.replay.replay import Replay, parse_snapshot, snapshot_envelope
+from ropewalk.ledger.replay.state_map import StateMap, check_members, parse_pointer, state_map_root, value_at
+from ropewalk.ledger.replay.state_proof import parse_state_proof, verify_state_proof
+
+CHANNEL = "ea.core"
+VECTORS = json.loads(
+    (Path(__file__).parents[3] / "vectors/ledger/state_map.json").read_text(encoding="utf-8")
+)
+TRUST = Trust((NODE.public,), ())
+COUNTS = REDUCERS["counts"]
+NAMES = st.text(st.sampled_from("ab/~é😀"), max_size=2)
+VALUES = st.recursive(
+    st.none() | st.integers(-3, 3) | st.lists(st.integers(0, 1), max_size=2),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+STATES = st.dictionaries(NAMES, VALUES, max_size=5)
+KEYS = st.lists(NAMES, max_size=3).map(tuple)
+
+
+@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
+def test_state_map_vectors(case):
+    whole = StateMap(case["input"])
+    assert [list(key) for key in whole.keys] == case["expect"]["keys"]
+    assert whole.root().hex() == case["expect"]["root"]
+
+
+@given(STATES)
+def test_map_root_equals_second_implementation(state):
+    assert state_map_root(state) == second_root(state)[1]
+
+
+@given(STATES, KEYS)
+def test_every_key_is_proved_or_absent(state, key):
+    whole = StateMap(state)
+    proof, value = whole.prove(key), value_at(state, key)
+    check_members(whole.root(), proof, key, *value)
+    other = [{"no": "value"}] if not value else []
+    with pytest.raises(InvalidProof):
+        check_members(whole.root(), proof, key, *other)
+
+
+@given(STATES, KEYS, st.data())
+def test_left_out_leaves_are_noticed(state, key, data):
+    """Whichever shorter run of leaves a prover shows, absence or a smaller value is not believed."""
+    whole = StateMap(state)
+    value = value_at(state, key)
+    start = data.draw(st.integers(0, len(whole.keys) - 1))
+    end = data.draw(st.integers(start + 1, len(whole.keys)))
+    honest = whole.prove(key)
+    forged = replace(
+        honest,
+        index=start,
+        leaves=tuple(whole.leaf(place) for place in range(start, end)),
+        around=whole._tree.range(start, end),
+    )
+    claims: list[list[Any]] = [[]] if value else []
+    if value and isinstance(value[0], dict) and len(value[0]) > 1:
+        less = dict(value[0])
+        less.pop(sorted(less)[0])
+        claims.append([less])
+    for claim in claims:
+        with pytest.raises(RopewalkError):
+            check_members(whole.root(), forged, key, *claim)
+
+
+@pytest.fixture
+def home(tmp_path):
+    with opened(tmp_path) as ledger:
+        for number in range(6):
+            ledger.log.submit(envelope(number).raw)
+    replay_channel(tmp_path, CHANNEL, COUNTS, key=NODE, snapshot_every=2)
+    return tmp_path
+
+
+def proof_file(home: Path, pointer: str, to: Path, height: int | None = None) -> Path:
+    to.write_bytes(prove_state(home, CHANNEL, COUNTS, parse_pointer(pointer), height).to_bytes())
+    return to
+
+
+@pytest.mark.parametrize(
+    ("pointer", "height", "value"),
+    [
+        ("/total", None, (6,)),
+        ("/total", 3, (4,)),
+        ("/by_class", 1, ({"Observation": 2},)),
+        ("/by_class/Alert", None, ()),
+    ],
+)
+def test_proof_file_verifies_offline(home, tmp_path, pointer, height, value):
+    path = proof_file(home, pointer, tmp_path / "proof.json", height)
+    assert parse_state_proof(path.read_bytes()).value == value
+    report = ropewalk.verify(path, trust=TRUST)
+    assert report.verdict == "passed", report
+    assert {"state_member", "snapshot", "block_signer"} <= {step.name for step in report.steps}
+    assert ropewalk.verify(path).verdict == "untrusted"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"value": 7},
+        {"height": 3},
+        {"reducer": "registers"},
+        {"channel": "other"},
+        {"key": ["by_class"]},
+        {"size": 99},
+        {"tree_root": "00" * 32},
+        {"leaves": []},
+    ],
+)
+def test_changed_proof_fails(home, tmp_path, change):
+    path = proof_file(home, "/total", tmp_path / "proof.json")
+    path.write_bytes(jcs.encode({**json.loads(path.read_bytes()), **change}))
+    assert ropewalk.verify(path, trust=TRUST).verdict == "failed"
+
+
+def test_value_claimed_absent_fails(home, tmp_path):
+    path = proof_file(home, "/total", tmp_path / "proof.json")
+    value = json.loads(path.read_bytes())
+    del value["value"]
+    path.write_bytes(jcs.encode({**value, "absent": True}))
+    assert ropewalk.verify(path, trust=TRUST).verdict == "failed"
+
+
+def test_snapshot_by_another_key_is_refused(home):
+    proof = prove_state(home, CHANNEL, COUNTS, ("total",))
+    forged = snapshot_envelope(parse_snapshot(proof.snapshot.envelope), ADA, 0)
+    steps = verify_state_proof(replace(proof, snapshot=replace(proof.snapshot, envelope=forged)), TRUST).steps
+    assert {step.name for step in steps if step.status == "failed"} >= {"merkle_path", "snapshot"}
+
+
+def test_snapshots_without_map_stay_valid(home):
+    recorded = recorded_snapshots(home, CHANNEL)[-1]
+    old = replace(recorded, state_map_root=None)
+    assert parse_snapshot(snapshot_envelope(old, NODE, 0)) == old
+    replay = Replay(COUNTS, CHANNEL)
+    replay.resume(old, {"total": 6, "by_class": {"Observation": 6}, "by_type": value_of_types(home)})
+    assert replay.height == old.height
+
+
+def value_of_types(home: Path) -> Any:
+    return replay_channel(home, CHANNEL, COUNTS).state["by_type"]
+
+
+def test_without_snapshot_advice_names_the_command(tmp_path):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(envelope(1).raw)
+    with pytest.raises(NotFound, match="no snapshot") as caught:
+        prove_state(tmp_path, CHANNEL, COUNTS, ("total",))
+    assert "--snapshot-every" in caught.value.advice_now
