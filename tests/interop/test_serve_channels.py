@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.serving import call, serving
+from tests.unit.ledger.certifying import files_of
 from tests.unit.ledger.making import observed
-from tests.unit.ledger.test_quic import files_of
 
 from ropewalk.disk.certificate_authority import init_authority
 from ropewalk.errors import Denied, Unauthenticated

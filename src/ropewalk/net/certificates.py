@@ -31,7 +31,7 @@ class CertificateVerifier:
         )
 
     def check_server(
-        self, shown: x509.Certificate | None, chain: Sequence[x509.Certificate], host: str
+        self, host: str, shown: x509.Certificate | None, chain: Sequence[x509.Certificate]
     ) -> Certificate:
         """Return what a server's certificate names; it must be for this host."""
         try:

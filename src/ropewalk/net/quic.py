@@ -302,7 +302,9 @@ def _without(holder: Any, name: str) -> Any:
 def _ended(name: str, event: events.ConnectionTerminated) -> RopewalkError:
     text = event.reason_phrase or MEANINGS.get(event.error_code, "the connection has ended")
     # An application's refusal of us, or an alert of TLS about our certificate (RFC 9001 §4.8).
-    if event.frame_type is None and event.error_code == REQUEST_REJECTED:
+    if (event.frame_type is None and event.error_code == REQUEST_REJECTED) or (
+        event.frame_type is not None and event.error_code >> 8 == 1
+    ):
         return Unauthenticated(f"{name}: {text}")
     return Unavailable(f"{name}: {text}")
 
@@ -425,24 +427,26 @@ async def connect_quic(
     """Connect; return the connection and what closes it. The server's certificate must be for the host."""
     url = f"quic://{f'[{host}]' if ':' in host else host}:{port}"
     verifier = CertificateVerifier(files)
+    links: list[QuicLink] = []
+
+    def begin(quic: QuicConnection, stream_handler: Any = None) -> QuicLink:  # noqa: ARG001
+        links.append(QuicLink(quic, verify=lambda link: verifier.check_server(host, *link.shown)))
+        return links[0]
+
     entering = connect(
         host,
         port,
         configuration=_configuration(files, protocol, host, client=True),
-        create_protocol=partial(
-            QuicLink, verify=lambda link: verifier.check_server(link.shown[0], link.shown[1], host)
-        ),
+        create_protocol=begin,
     )
-    failed: RopewalkError
     try:
         async with asyncio.timeout(timeout_s):
             link = await entering.__aenter__()
     except TimeoutError as error:
         raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error
     except ConnectionError as error:
-        raise Unavailable(
-            f"{url}: the handshake failed", advice="Check --server-ca, your certificate and the port."
-        ) from error
+        failed = links[0].refusal if links else None
+        raise failed or Unavailable(f"{url}: the handshake failed") from error
     except OSError as error:
         raise Unavailable(f"{url}: {reason(error)}", advice="Check the name of the host.") from error
     assert isinstance(link, QuicLink)
@@ -457,8 +461,7 @@ async def connect_quic(
     link.name = url
     if link.certificate is None:
         await close()
-        failed = link.refusal or Unavailable(f"{url}: the server has shown no certificate")
-        raise failed
+        raise link.refusal or Unavailable(f"{url}: the server has shown no certificate")
     return link, close
 
 

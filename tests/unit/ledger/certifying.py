@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from ropewalk.net.tls import TlsFiles
 
-__all__ = ["Authority"]
+__all__ = ["Authority", "files_of"]
 
 
 class Authority:
@@ -62,3 +62,9 @@ class Authority:
             )
         )
         return made.sign(self._key, hashes.SHA256())
+
+
+def files_of(folder: Path) -> TlsFiles:
+    """The files of a folder that `pki issue` made."""
+    crl = folder / "crl.pem"
+    return TlsFiles(folder / "cert.pem", folder / "key.pem", folder / "ca.pem", crl if crl.exists() else None)

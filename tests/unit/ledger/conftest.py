@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.unit.ledger.calling import Answer, Ropewalk
 from tests.unit.ledger.certifying import Authority
 
 from ropewalk.cli.main import run
+from ropewalk.disk.certificate_authority import CertificateAuthority, init_authority
 
 
 @pytest.fixture
@@ -34,3 +36,11 @@ def ropewalk(tmp_path, monkeypatch, capfd) -> Ropewalk:
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    made = init_authority(tmp_path_factory.mktemp("pki"), "ropewalk", datetime.now(UTC))
+    made.issue("server", ["127.0.0.1", "localhost"])
+    made.issue("ada", [])
+    return made

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.ledger.certifying import files_of
 from tests.unit.ledger.making import NODE, command, observed
 from tests.unit.ledger.test_remote import served
 from tests.waiting import soon
@@ -28,26 +29,14 @@ from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage
 from ropewalk.ledger.remote.quic_client import QuicSession
 from ropewalk.ledger.remote.replica import pull_channel
 from ropewalk.ledger.remote.sync_client import connect_channel
+from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.frames import frame, pack_parts
-from ropewalk.net.quic import STREAM_BYTES_MAX, STREAMS_MAX, QuicPipe, connect_quic
+from ropewalk.net.quic import EXCESSIVE_LOAD, STREAM_BYTES_MAX, STREAMS_MAX, QuicPipe, connect_quic
 from ropewalk.net.tls import TlsFiles
 
 pytestmark = pytest.mark.timeout(300)
 ANY = ("127.0.0.1", 0)
 NOW = datetime.now(UTC)
-
-
-def files_of(folder: Path) -> TlsFiles:
-    crl = folder / "crl.pem"
-    return TlsFiles(folder / "cert.pem", folder / "key.pem", folder / "ca.pem", crl if crl.exists() else None)
-
-
-@pytest.fixture(scope="session")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    made = init_authority(tmp_path_factory.mktemp("pki"), "ropewalk", NOW)
-    made.issue("server", ["127.0.0.1", "localhost"])
-    made.issue("ada", [])
-    return made
 
 
 def with_quic(home: Path, pki: CertificateAuthority, act: Any, **options: Any) -> Any:
@@ -286,3 +275,36 @@ def test_quic_pull_and_restart(tmp_path, pki):
 
     asyncio.run(main())
     assert verify_blocks(tmp_path / "b", "audit", deep=True).ok
+
+
+def test_quic_overload_is_code_0x107(tmp_path, pki):
+    async def main() -> None:
+        own, files = files_of(pki.folder / "server"), files_of(pki.folder / "ada")
+        async with (
+            served(tmp_path, port=None, files=own, quic=ANY, limits=ConnectionLimits(1)) as server,
+            LedgerClient(server.url, "audit", files=files) as remote,
+        ):
+            port = int(server.url.rpartition(":")[2])
+            link, close = await connect_quic("127.0.0.1", port, files, PROTOCOL, timeout_s=10)
+            with pytest.raises(Unavailable, match="1 connections are open already"):
+                await link.open_stream().receive()
+            assert link._quic._close_event is not None
+            assert link._quic._close_event.error_code == EXCESSIVE_LOAD
+            await close()
+            assert (await remote.head())["envelopes"] == 0
+
+    asyncio.run(main())
+
+
+def test_quic_speaks_ea_ledger_1_only(tmp_path, pki):
+    async def main() -> None:
+        own, files = files_of(pki.folder / "server"), files_of(pki.folder / "ada")
+        async with served(tmp_path, port=None, files=own, quic=ANY) as server:
+            port = int(server.url.rpartition(":")[2])
+            with pytest.raises(Unauthenticated):
+                await connect_quic("127.0.0.1", port, files, "h3", timeout_s=10)
+            link, close = await connect_quic("127.0.0.1", port, files, PROTOCOL, timeout_s=10)
+            assert link._quic.tls.alpn_negotiated == "ea-ledger/1"
+            await close()
+
+    asyncio.run(main())

@@ -15,7 +15,7 @@ from ropewalk.ledger.mailbox.agreement import DAMAGED, TRANSPORT, MailboxLimits,
 from ropewalk.ledger.mailbox.ring import RingWriter
 from ropewalk.ledger.mailbox.server import BELL, RING_NAME
 from ropewalk.ledger.mailbox.shared_memory import MappedRing, connect_bell, map_ring
-from ropewalk.ledger.remote.client import BATCH_ENVELOPES, LedgerClient, Outcomes
+from ropewalk.ledger.remote.client import BATCH_ENVELOPES, Address, LedgerClient, Outcomes
 from ropewalk.ledger.remote.client_session import Carrier, ClientSession, FrameSession, PipeCarrier
 from ropewalk.ledger.remote.messages import RemoteMessage
 
@@ -95,18 +95,20 @@ class MailboxClient(LedgerClient):
         self._able = replace(self._able, mailbox=limits or MailboxLimits(4096, 8 << 20))
         self._ids: dict[bytes, bytes] = {}  # of what is on its way
 
-    def _locate(self) -> str:
+    def _locate(self) -> list[Address]:
         path = self.url.removeprefix(SCHEME)
         if self._tls is not None or not self.url.startswith(SCHEME) or not path:
             raise Usage(f"{self.url} is not a mailbox", advice="Write mailbox:FOLDER, without certificates.")
         self._folder = Path(path).absolute()
-        return TRANSPORT
+        return [Address(TRANSPORT, path, 0)]
 
-    async def _reach(self) -> Carrier:
+    async def _reach(self, place: Address) -> Carrier:  # noqa: ARG002
         return PipeCarrier(await connect_bell(self._folder / BELL, timeout_s=self._connect_s), self._idle_s)
 
-    async def _negotiate(self, carrier: Carrier) -> ClientSession:
-        session = await super()._negotiate(carrier)
+    async def _negotiate(
+        self, carrier: Carrier, place: Address, missed: dict[str, RopewalkError]
+    ) -> ClientSession:
+        session = await super()._negotiate(carrier, place, missed)
         name, limits = session.facts.get("ring"), session.agreement.mailbox
         if name is None or limits is None:
             return session  # nothing can be appended

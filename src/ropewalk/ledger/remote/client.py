@@ -13,11 +13,11 @@ import os
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from ropewalk.errors import Invalid, RopewalkError, SigInvalid, TooLarge, Unavailable, Unverified, Usage
@@ -34,6 +34,7 @@ from ropewalk.ledger.remote.messages import (
     ROOM,
     Op,
     RemoteMessage,
+    correlation_of,
     outcome_of,
 )
 from ropewalk.ledger.remote.negotiate import (
@@ -41,6 +42,7 @@ from ropewalk.ledger.remote.negotiate import (
     Agreement,
     Capabilities,
     advertise,
+    capabilities_of,
     check_answer,
     confidentiality_refusal,
 )
@@ -87,6 +89,8 @@ class _Batch:
 class LedgerClient:
     """A channel at `tls://HOST:PORT`, `grpc://…`, `quic://…` or `tcp://…`. An `async with` connects, or raises.
 
+    Several addresses, joined by commas, are tried in their order; `missed` and `downgraded` say what was passed over.
+
     `key` signs our capabilities; without one a temporary key is made. With `trust`, only a valid key of the channel
     may answer. `compression` lists our preferences. `retry_s` is how long a lost connection is retried, `first_s` the
     first one; `told` is called once with the reason for the delay. Certificates come as `files`, or for tls:// as a
@@ -116,12 +120,13 @@ class LedgerClient:
         self._revoked = (
             RevocationList(files.crl, files.roots) if files is not None and files.crl is not None else None
         )
-        self._scheme = self._locate()
-        if self._scheme == "grpc":  # it compresses by its own means
-            compression = ("none",)
+        self._places = self._locate()
         self._key = key or SigningKey.generate("ed25519", os.urandom(32))
         self._able = Capabilities(
-            (self._scheme,), versions, compression=compression, max_message_bytes=max_message_bytes
+            tuple(dict.fromkeys(place.scheme for place in self._places)),
+            versions,
+            compression=compression,
+            max_message_bytes=max_message_bytes,
         )
         self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
         self._first_s, self._told = first_s, told
@@ -133,6 +138,10 @@ class LedgerClient:
         self._heard_at = 0.0
         self._lost_at: float | None = None  # when a connection was lost, if nothing was answered since
         self.connections = 0
+        self.missed: dict[
+            str, RopewalkError
+        ] = {}  # transports before the one in use, and why they were not reached
+        self.downgraded: tuple[str, ...] = ()  # those of them that the server says it serves
 
     async def __aenter__(self) -> LedgerClient:
         self._session = await self._connect_first()
@@ -149,19 +158,20 @@ class LedgerClient:
             await self._session.close()
         self._fail_all(Unavailable("the connection was closed here"))
 
-    def _locate(self) -> str:
-        """Where the address leads; returns the name of the transport."""
-        scheme, self._host, self._port = parse_address(self.url)
-        given = self._files is not None or (scheme == "tls" and self._tls is not None)
-        if (scheme != "tcp") != given or (scheme == "tcp" and self._tls is not None):
-            has = "is not encrypted, and certificates were given" if scheme == "tcp" else "needs certificates"
-            raise Usage(
-                f"{self.url} {has}",
-                advice="All but tcp:// go with --tls DIR, or --tls-cert, --tls-key and --server-ca.",
-            )
-        if scheme == "tls" and self._tls is None and self._files is not None:
-            self._tls = client_tls(self._files, PROTOCOL)
-        return scheme
+    def _locate(self) -> list[Address]:
+        """Where the addresses lead, in the order in which they are tried."""
+        places = [parse_address(each) for each in str(self.url).split(",")]
+        for place in places:
+            given = self._files is not None or (place.scheme == "tls" and self._tls is not None)
+            if (place.scheme != "tcp") != given or (place.scheme == "tcp" and self._tls is not None):
+                plain = "is not encrypted, and certificates were given"
+                raise Usage(
+                    f"{place} {plain if place.scheme == 'tcp' else 'needs certificates'}",
+                    advice="All but tcp:// go with --tls DIR, or --tls-cert, --tls-key and --server-ca.",
+                )
+            if place.scheme == "tls" and self._tls is None and self._files is not None:
+                self._tls = client_tls(self._files, PROTOCOL)
+        return places
 
     @property
     def agreement(self) -> Agreement:
@@ -192,7 +202,8 @@ class LedgerClient:
         outcomes: list[LedgerReceipt | RopewalkError | None] = []
         batches: list[_Batch] = []
         newest: dict[str | None, _Batch] = {}  # by lane
-        lane_of = self._newest().lane
+        # One request has one correlation id if QUIC may carry it, also after a reconnect.
+        lane_of = correlation_of if "quic" in self._able.transports else lambda _raw: None
         for number, raw in enumerate(map(check_wire, raws)):
             refused = self._refusal(raw, limit)
             outcomes.append(refused)
@@ -222,7 +233,7 @@ class LedgerClient:
             else:
                 parts = [part for message in heard for part in message.parts]
                 for number, raw, part in zip(where, request.parts, parts, strict=True):
-                    outcomes[number] = self._outcome(raw, part)
+                    outcomes[number] = self._outcome(raw, request.decode(part))
         return cast(Outcomes, outcomes)
 
     @property
@@ -244,9 +255,8 @@ class LedgerClient:
                 return confidentiality_refusal(self.agreement.transport)
         return None
 
-    def _outcome(self, raw: bytes, part: bytes) -> LedgerReceipt | RopewalkError:
+    def _outcome(self, raw: bytes, outcome: LedgerReceipt | RopewalkError) -> LedgerReceipt | RopewalkError:
         """What became of an envelope, if that is what the answer is about."""
-        outcome = self._newest().outcome(part)
         # Almost all envelopes are sent in their canonical form, whose id is at hand.
         if isinstance(outcome, LedgerReceipt) and outcome.envelope_id != envelope_id(raw):
             own = self._id_of(raw)
@@ -337,6 +347,7 @@ class LedgerClient:
                         request = self._waiting.popleft()
                         session.number += 1
                         session.sent[session.number] = request
+                        request.decode = session.outcome
                         await session.send(request.begin(session.number))
                 except RopewalkError as error:
                     session.error = session.error or error
@@ -417,34 +428,44 @@ class LedgerClient:
             pause = min(2 * pause, PAUSE_S[1])
 
     async def _connect(self) -> ClientSession:
-        carrier = await self._reach()
-        try:
-            session = await self._negotiate(carrier)
-            self.connections += 1
-            return session
-        except BaseException:
-            await carrier.close()
-            raise
+        """Connect to the first place that can be reached (S4 §8). A refused certificate is no reason to go on."""
+        missed: dict[str, RopewalkError] = {}
+        for place in self._places:
+            try:
+                carrier = await self._reach(place)
+                try:
+                    session = await self._negotiate(carrier, place, missed)
+                except BaseException:
+                    await carrier.close()
+                    raise
+            except Unavailable as error:
+                if place is self._places[-1] or isinstance(error.__cause__, ssl.SSLError):
+                    raise
+                missed[place.scheme] = error
+            else:
+                self.connections += 1
+                return session
+        raise AssertionError("unreachable: there is at least one place")
 
-    async def _reach(self) -> Carrier:
-        if self._scheme == "quic":
+    async def _reach(self, place: Address) -> Carrier:
+        scheme, host, port = place
+        if scheme == "quic":
             need_packages("quic", "aioquic")
             from ropewalk.ledger.remote.quic_client import reach_quic
 
             assert self._files is not None
-            return await reach_quic(self._host, self._port, self._files, self._connect_s, self._idle_s)
-        if self._scheme == "grpc":
+            return await reach_quic(host, port, self._files, self._connect_s, self._idle_s)
+        if scheme == "grpc":
             need_packages("grpc", "grpc", "grpc_health", "grpc_reflection", "grpc_status")
             from ropewalk.ledger.remote.grpc_client import connect_grpc
 
             assert self._files is not None
-            return await connect_grpc(
-                self._host, self._port, self._files, self._connect_s, check=self._check_certificate
-            )
-        pipe = await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
+            return await connect_grpc(host, port, self._files, self._connect_s, check=self._check_certificate)
+        tls = self._tls if scheme == "tls" else None
+        pipe = await connect_tcp(host, port, timeout_s=self._connect_s, tls=tls)
         try:
             self._check_certificate(pipe.certificate)
-            if self._tls is not None and pipe.protocol != PROTOCOL:
+            if tls is not None and pipe.protocol != PROTOCOL:
                 raise Unavailable(f"{self.url} does not speak {PROTOCOL}", advice="Check the port.")
         except BaseException:
             await pipe.close()
@@ -456,10 +477,22 @@ class LedgerClient:
         if self._revoked is not None:
             self._revoked.check(shown)
 
-    async def _negotiate(self, carrier: Carrier) -> ClientSession:
+    def _capabilities(self, place: Address, missed: Iterable[str]) -> Capabilities:
+        """What we offer over this transport: it comes first, and those that were not reached are said."""
+        names = self._able.transports
+        return replace(
+            self._able,
+            transports=names[names.index(place.scheme) :],
+            unreachable_transports=tuple(missed),
+            compression=("none",) if place.scheme == "grpc" else self._able.compression,
+        )
+
+    async def _negotiate(
+        self, carrier: Carrier, place: Address, missed: dict[str, RopewalkError]
+    ) -> ClientSession:
         asked = advertise(
             self._key,
-            self._able,
+            self._capabilities(place, missed),
             timestamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             correlation_id=os.urandom(16).hex(),
             protocol_version=newest_version(self._able.supported_versions),
@@ -480,8 +513,10 @@ class LedgerClient:
         own, agreed = map(parse_stored, message.parts)
         agreement = check_answer(asked, own, agreed)
         self._check_responder(agreed.public_key, message.facts.get("keys"))
-        if agreement.transport != self._scheme:
-            raise Invalid(f"message: {agreement.transport} was agreed on, over {self._scheme}")
+        if agreement.transport != place.scheme:
+            raise Invalid(f"message: {agreement.transport} was agreed on, over {place.scheme}")
+        self.missed = dict(missed)
+        self.downgraded = tuple(each for each in missed if each in capabilities_of(own).transports)
         return carrier.session(agreement, agreed.public_key, message.facts)
 
     def _check_responder(self, key: PublicKey, proofs: Any) -> None:
@@ -509,11 +544,22 @@ class LedgerClient:
             request.fail(error)
 
 
-def parse_address(url: str) -> tuple[str, str, int]:
+class Address(NamedTuple):
+    """Where a server listens, and over which transport."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def parse_address(url: str) -> Address:
     """Scheme, host and port of an address such as `tls://HOST:PORT`.
 
     >>> parse_address("tls://[::1]:7443")
-    ('tls', '::1', 7443)
+    Address(scheme='tls', host='::1', port=7443)
     """
     try:
         found = urlsplit(url)
@@ -532,4 +578,4 @@ def parse_address(url: str) -> tuple[str, str, int]:
             f"{str(url)[:200]!r} is not a ledger address",
             advice="Write quic://HOST:PORT, grpc://HOST:PORT, tls://HOST:PORT or tcp://HOST:PORT.",
         )
-    return scheme, host, port
+    return Address(scheme, host, port)

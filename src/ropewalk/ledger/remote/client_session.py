@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -31,6 +32,9 @@ class Request:
     def __init__(self, op: Op, facts: dict[str, Any], parts: tuple[bytes, ...] = ()) -> None:
         self.op, self.facts, self.parts = op, facts, parts
         self.number = 0
+        self.decode: Callable[[bytes], LedgerReceipt | RopewalkError] = (
+            outcome_of  # by the session that answers
+        )
         self.answer: asyncio.Future[list[RemoteMessage]] = asyncio.get_running_loop().create_future()
         self.heard: list[RemoteMessage] = []
         self._taken = 0
@@ -105,10 +109,6 @@ class ClientSession:
         if found is None or (self.ordered and message.number != next(iter(self.sent))):
             raise Invalid(f"message: an answer to {message.number}, which was not asked")
         return found
-
-    def lane(self, raw: bytes) -> str | None:  # noqa: ARG002
-        """The lane an envelope travels in; those of one request share it."""
-        return None
 
     def outcome(self, part: bytes) -> LedgerReceipt | RopewalkError:
         """What became of an envelope."""

@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Literal, cast, get_args
 
+import orjson
 import zstandard
 
 from ropewalk.errors import DigestMismatch, Invalid, InvalidJson, RopewalkError, TooLarge
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
+from ropewalk.ledger.envelope.envelope import parse_wire
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 
 Op = Literal[
@@ -187,6 +189,20 @@ def _kinds() -> dict[str, type[RopewalkError]]:
         kinds.setdefault(kind.code, kind)
         left += kind.__subclasses__()
     return {**kinds, DigestMismatch.code: DigestMismatch}
+
+
+def correlation_of(raw: bytes) -> str | None:
+    """The correlation id of an envelope; None without one, and for bytes that are no envelope.
+
+    >>> correlation_of(b'{"correlation_id":"c"}'), correlation_of(b"{"), correlation_of(b"[]")
+    ('c', None, None)
+    """
+    try:
+        value = orjson.loads(raw) if raw[:1] == b"{" else parse_wire(raw).value
+    except (orjson.JSONDecodeError, RopewalkError):
+        return None
+    found = value.get("correlation_id") if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def compress(raw: bytes) -> bytes:

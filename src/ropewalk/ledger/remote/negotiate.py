@@ -65,6 +65,9 @@ class Capabilities:
     features: frozenset[str] = FEATURES
     max_in_flight: int = IN_FLIGHT
     mailbox: MailboxLimits | None = None
+    unreachable_transports: tuple[
+        str, ...
+    ] = ()  # tried before this one (S4 §8), so that a downgrade is on record
 
     def to_json(self) -> dict[str, Any]:
         """The payload of an advertisement, as S4 §9 shows it."""
@@ -79,6 +82,11 @@ class Capabilities:
             "features": dict.fromkeys(sorted(self.features), True),
             "max_in_flight": self.max_in_flight,
             **({} if self.mailbox is None else {MAILBOX: self.mailbox.to_json()}),
+            **(
+                {"unreachable_transports": list(self.unreachable_transports)}
+                if self.unreachable_transports
+                else {}
+            ),
         }
 
 
@@ -211,6 +219,9 @@ def capabilities_of(envelope: Envelope) -> Capabilities:
         features=frozenset(name for name, has in features.items() if has),
         max_in_flight=_number(said, "max_in_flight", IN_FLIGHT),
         mailbox=MailboxLimits.from_json(said[MAILBOX]) if MAILBOX in said else None,
+        unreachable_transports=_names(said, "unreachable_transports")
+        if "unreachable_transports" in said
+        else (),
     )
 
 

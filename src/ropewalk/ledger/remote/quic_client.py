@@ -11,9 +11,8 @@ from ropewalk.errors import Invalid, RopewalkError, Unavailable
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.remote.client_session import ClientSession, FrameSession, PipeCarrier
 from ropewalk.ledger.remote.conversation import cancelled
-from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage
+from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage, correlation_of
 from ropewalk.ledger.remote.negotiate import Agreement
-from ropewalk.ledger.remote.quic_server import correlation_of
 from ropewalk.net.quic import STREAMS_MAX, QuicLink, connect_quic
 from ropewalk.net.tls import TlsFiles
 
@@ -66,9 +65,6 @@ class QuicSession(ClientSession):
     _inbox: asyncio.Queue[RemoteMessage | RopewalkError] = field(default_factory=asyncio.Queue)
     _lanes: dict[Any, _Lane] = field(default_factory=dict)  # the longest unused first
     _freed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def lane(self, raw: bytes) -> str | None:
-        return correlation_of(raw)
 
     def begin(self, key: Any, session: FrameSession) -> _Lane:
         """Begin to read a stream."""

@@ -6,12 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
-from ropewalk.errors import Invalid, RopewalkError, Unavailable
-from ropewalk.ledger.envelope.envelope import parse_wire
+from ropewalk.errors import Invalid, Unavailable
 from ropewalk.ledger.remote.conversation import cancelled
-from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage
+from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage, correlation_of
 from ropewalk.ledger.remote.server_session import LedgerSession
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.quic import EXCESSIVE_LOAD, REQUEST_REJECTED, STREAMS_MAX, QuicLink, QuicListener, QuicPipe
@@ -22,20 +19,6 @@ if TYPE_CHECKING:
 
 FIRST_STREAM: Final = 0  # of a client, RFC 9000 §2.1
 _UNSET: Final = object()
-
-
-def correlation_of(raw: bytes) -> str | None:
-    """The correlation id of an envelope; None without one, and for bytes that are no envelope.
-
-    >>> correlation_of(b'{"correlation_id":"c"}'), correlation_of(b"{"), correlation_of(b"[]")
-    ('c', None, None)
-    """
-    try:
-        value = orjson.loads(raw) if raw[:1] == b"{" else parse_wire(raw).value
-    except (orjson.JSONDecodeError, RopewalkError):
-        return None
-    found = value.get("correlation_id") if isinstance(value, dict) else None
-    return found if isinstance(found, str) else None
 
 
 class StreamSession(LedgerSession):

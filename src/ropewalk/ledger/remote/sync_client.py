@@ -41,6 +41,16 @@ class RemoteChannel:
         return self._client.responder
 
     @property
+    def missed(self) -> dict[str, RopewalkError]:
+        """Transports that were tried before the one in use, and why they were not reached."""
+        return self._client.missed
+
+    @property
+    def downgraded(self) -> tuple[str, ...]:
+        """Those of them that the server says it serves."""
+        return self._client.downgraded
+
+    @property
     def recorded(self) -> dict[str, Any] | None:
         """The receipt of what was negotiated, where the server keeps it."""
         return self._client.recorded

@@ -167,7 +167,7 @@ def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool
     files = tls_files(options, "--server-ca")
     trust, key, retry_s = options["trust"], options["key"], options["retry"]
     patient |= click.get_current_context().get_parameter_source("retry") is not ParameterSource.DEFAULT
-    return connect_channel(
+    remote = connect_channel(
         url,
         channel,
         files=files,
@@ -178,6 +178,12 @@ def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool
         first_s=retry_s if patient else 0.0,
         told=lambda error: say(f"{printable(error.detail)}; retrying for {retry_s:g} s"),
     )
+    for name, error in remote.missed.items():
+        served = "; the server says that it serves it" if name in remote.downgraded else ""
+        say(
+            f"warning: {name} was not reached ({printable(error.detail)}){served}; using {remote.agreement.transport}"
+        )
+    return remote
 
 
 @click.command(
@@ -196,6 +202,8 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
     """Append envelopes to a channel at URL, and print the answers of `append`.
 
     URL is quic://HOST:PORT, grpc://HOST:PORT, tls://HOST:PORT, tcp://HOST:PORT or, on the same machine, mailbox:FOLDER.
+
+    Several addresses, joined by commas, are tried in order: quic://HOST:PORT,grpc://HOST:PORT,tls://HOST:PORT.
 
     No local repository is needed. After a lost connection, envelopes without an answer are sent again; an envelope that
     was recorded before gives its first receipt.
