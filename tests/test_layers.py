@@ -37,8 +37,8 @@ LAWS: dict[str, tuple[set[str], str]] = {
         "verification composes the engines' verifiers",
     ),
     "server": (
-        ENGINES | IO_BASE | {"bridge", "stream", "repository_check"},
-        "the server composes engines and streams; it imports no command and no pyspark",
+        ENGINES | IO_BASE | {"bridge", "stream", "repository_check", "pipeline"},
+        "the server composes engines, streams and the warehouse's reader; it imports no command and no pyspark",
     ),
     "pipeline": (ENGINES | {"disk", "native"} | BASE, "pipeline never imports net, bridge, stream or cli"),
 }

@@ -37,6 +37,7 @@ class Settings:
     grpc: tuple[str, int] | None = None
     quic: tuple[str, int] | None = None
     otel: str | None = None  # base URL of an OTLP/HTTP collector
+    warehouse: Path | None = None  # of `pipeline ingest`
     hosts: tuple[str, ...] = ()  # names by which clients may call the server, in addition to its address
     origins: tuple[str, ...] = ()  # web pages that may use the API, in addition to our own
     body_bytes_max: int = BODY_BYTES_MAX

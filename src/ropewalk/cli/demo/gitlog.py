@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from ropewalk.cli.demo.stage import Stage, node_key
@@ -18,31 +19,49 @@ from ropewalk.repository_check import verify_gitlogs
 NS = "deploy"
 REF = SHIPLOG.head_ref(NS)
 SERVICES = ("web", "api", "search")
+PEOPLE = ("Ada", "Bob", "Cleo", "Dana")
+DAYS = 10
+DAY_MS = 86_400_000
 
 
 def run(stage: Stage) -> None:
     """Show a log whose history cannot be changed unnoticed."""
     place, _ = make_repository(stage.directory / "demo.git")
     stage.made["repository"] = str(place.git_dir)
-    with open_repository(place.git_dir) as log:
-        _append(stage, log)
+    clock = [time.time_ns() // 1_000_000]
+    with open_repository(place.git_dir, now_ms=lambda: clock[0]) as log:
+        _append(stage, log, clock)
         _consume(stage, log)
         _verify(stage, log)
         _tamper(stage, log)
 
 
-def _append(stage: Stage, log: GitRepository) -> None:
+def _append(stage: Stage, log: GitRepository, clock: list[int]) -> None:
+    """Append one build, then a pack of builds for each of the last ten days."""
+    now_ms, build = clock[0], 1
+    clock[0] -= DAYS * DAY_MS
     first = log.append(NS, {"type": "deployment.success", "payload": {"service": "web", "build": 1}})
     stage.show("appended", f"{first.ulid}  {first.content_id[:19]}…  commit {first.commit[:7]}, on disk")
-    drafts = [
-        Draft(
-            {"type": "deployment.success", "payload": {"service": SERVICES[n % 3], "build": n}},
-            {"what": {"service": SERVICES[n % 3]}, "why": {"reason": "demo"}},
-        )
-        for n in range(2, 202)
-    ]
-    log.append_all(NS, drafts)
-    stage.show("and then", f"{len(drafts)} more in one pack, each its own commit on {REF}")
+    for _ in range(DAYS):
+        clock[0] += DAY_MS - 60_000
+        log.append_all(NS, [_build(build + n) for n in range(1, 21)])
+        build += 20
+    clock[0] = now_ms
+    stage.show("and then", f"{build - 1} more in {DAYS} packs, each its own commit on {REF}")
+
+
+def _build(number: int) -> Draft:
+    service, who = SERVICES[number % 3], PEOPLE[number % len(PEOPLE)]
+    trailer = {
+        "env": "staging",
+        "what": {"service": service, "artifact": f"{service}:build.{number}"},
+        "who": {"name": who},
+        "why": {"reason": "demo"},
+    }
+    return Draft(
+        {"type": "deployment.success", "payload": {"service": service, "build": number}},
+        trailer,
+    )
 
 
 def _consume(stage: Stage, log: GitRepository) -> None:

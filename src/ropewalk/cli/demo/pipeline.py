@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -9,15 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ropewalk.cli.demo.gitlog import PEOPLE
 from ropewalk.cli.demo.stage import Stage
 from ropewalk.disk import key_files
 from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.gossip.peer.topics import open_topic
+from ropewalk.gossip.peer.topics import open_log, open_topic
+from ropewalk.gossip.sync.session import sync_both
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.channel import open_log as open_channel_log
 from ropewalk.ledger.channel.settings import channels, create_channel
 from ropewalk.ledger.envelope.envelope import build
 
@@ -60,19 +63,24 @@ def _six_weeks(stage: Stage, place: RepositoryPaths) -> None:
             drafts = []
             for _ in range(chance.randrange(2, 6)):
                 service, took_s = chance.choice(SERVICES), chance.randrange(30, 600)
+                committed_ms = clock[0] - chance.randrange(600, 172_800) * 1_000
                 status = "failed" if chance.random() < 0.12 else "success"
                 drafts.append(
                     Draft(
-                        {"type": f"deployment.{status}", "payload": {"service": service, "day": day}},
+                        {
+                            "type": f"deployment.{status}",
+                            "payload": {"service": service, "day": day, "committed_at": _text(committed_ms)},
+                        },
                         {
                             "status": status,
-                            "what": {"service": service, "artifact": f"{service}:{day}"},
+                            "what": {"service": service, "artifact": f"{service}:1.{day}.{len(drafts)}"},
                             "when": {
                                 "start_ts": _text(clock[0]),
                                 "end_ts": _text(clock[0] + took_s * 1000),
                                 "dur_s": took_s,
                             },
-                            "why": {"reason": "release"},
+                            "who": {"name": chance.choice(PEOPLE)},
+                            "why": {"reason": chance.choice(("release", "release", "hotfix", "config"))},
                         },
                     )
                 )
@@ -87,11 +95,21 @@ def _six_weeks(stage: Stage, place: RepositoryPaths) -> None:
 
 
 def _peers(stage: Stage, place: RepositoryPaths) -> None:
-    keys = [SigningKey.generate("ed25519", os.urandom(32)) for _ in range(3)]
-    with open_topic(place.home, CHAT, create=True) as log:
-        for number in range(60):
-            log.append({"note": number}, signer=keys[number % 3])
-        stage.show("gossip", f"{len(log)} messages of three authors")
+    keys = [SigningKey.generate("ed25519", os.urandom(32)) for _ in PEOPLE[:3]]
+    with contextlib.ExitStack() as stack:
+        ours = stack.enter_context(open_topic(place.home, CHAT, create=True, signer=keys[0]))
+        others = [
+            stack.enter_context(open_log(CHAT, stage.directory / "gossip" / f"notes-{name}", signer=key))
+            for name, key in zip(PEOPLE[1:], keys[1:], strict=False)
+        ]
+        for number in range(60):  # each writes for a while, then they meet
+            (ours, *others)[number % 3].append({"from": PEOPLE[number % 3], "note": number})
+            if number % 7 == 6:
+                sync_both(ours, others[number % 2])
+        for _ in range(2):
+            for other in others:
+                sync_both(ours, other)
+        stage.show("gossip", f"{len(ours)} messages of three authors")
 
 
 def _metrics(stage: Stage, place: RepositoryPaths) -> None:
@@ -114,9 +132,11 @@ def _metrics(stage: Stage, place: RepositoryPaths) -> None:
         ).raw
         for number in range(1_000)
     ]
-    with open_log(place.home, METRICS, node) as opened:
+    clock = [time.time_ns() - 30 * DAY_MS * 1_000_000]
+    with open_channel_log(place.home, METRICS, node, now_ns=lambda: clock[0]) as opened:
         for start in range(0, len(raws), 100):
             opened.log.submit_many(raws[start : start + 100])
+            clock[0] += 3 * DAY_MS * 1_000_000
     stage.show("ledger", f"{len(raws)} envelopes in channel {METRICS}")
 
 

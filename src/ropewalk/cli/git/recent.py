@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,11 +15,9 @@ from ropewalk.errors import NotFound
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.core.envelope import Event
     from ropewalk.gitlog.repository.repository import GitRepository
 
 SHOWN_MAX = 10
-STANDING = ("success", "override", "revert", "finalize")  # status of a deployment that took effect
 
 
 @click.command("show", cls=Command, epilog="Examples:\n  ropewalk shiplog show governance\n")
@@ -89,17 +86,12 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
 def current(namespaces: tuple[str, ...], env: str | None) -> None:
     """Show what is deployed now: the last effective deployment per environment and service."""
     from ropewalk.gitlog.core.layout import SHIPLOG
+    from ropewalk.gitlog.repository.deployments import current_rows
 
     with opened() as log, suggesting_names(log, SHIPLOG):
-        standing: dict[tuple[str, str, str], dict[str, Any]] = {}
         known: set[str] = set()
-        for ns in namespaces or log.topics():
-            for row in _of_env(_newest_first(log, ns, 0), env, known):
-                if row["service"] and row["status"] in STANDING:
-                    key = (ns, row["env"], row["service"])
-                    if key not in standing or _overtaken(standing[key], row):
-                        standing[key] = row
-        rows = [standing[key] for key in sorted(standing)]
+        found = (row for ns in namespaces or log.topics() for row in _newest_first(log, ns, 0))
+        rows = current_rows(_of_env(found, env, known))
         _check_env(env, known)
 
         lines = (
@@ -139,16 +131,6 @@ def _check_env(env: str | None, known: set[str]) -> None:
         )
 
 
-def _overtaken(row: dict[str, Any], older: dict[str, Any]) -> bool:
-    """Return whether a row is newer in the log but ended earlier: a displaced event that was recorded again."""
-    if row["displaced"] is None:
-        return False
-    try:
-        return datetime.fromisoformat(row["end"]) < datetime.fromisoformat(older["end"])
-    except (TypeError, ValueError):  # other software may have written something else
-        return False
-
-
 def _words(value: Any) -> str:
     """Return a trailer value for people, without JSON punctuation."""
     if isinstance(value, dict):
@@ -157,35 +139,11 @@ def _words(value: Any) -> str:
 
 
 def _newest_first(log: GitRepository, ns: str, floor_ms: int) -> Iterator[dict[str, Any]]:
-    from ropewalk.gitlog.core.commit import rfc3339
+    from ropewalk.gitlog.repository.deployments import deployment_row
     from ropewalk.gitlog.repository.recent import newest_first
     from ropewalk.kernel.ulid import time_ms
 
     for event, headers in newest_first(log, ns):
-        moment = time_ms(event.ulid)
-        if moment < floor_ms:
+        if time_ms(event.ulid) < floor_ms:
             return
-        trailer = headers.trailer or {}
-        yield _row(event, trailer, rfc3339(moment))
-
-
-def _row(event: Event, trailer: dict[str, Any], time: str) -> dict[str, Any]:
-    from ropewalk.gitlog.core.divergence import DISPLACED
-
-    what, who, when = (trailer.get(name) or {} for name in ("what", "who", "when"))
-    refs = event.envelope.get("refs")
-    return {
-        "ulid": event.ulid,
-        "ns": event.topic,
-        "type": event.type,
-        "time": time,
-        "env": trailer.get("env", event.topic),
-        "status": trailer.get("status"),
-        "service": what.get("service"),
-        "artifact": what.get("artifact"),
-        "who": who.get("name") or who.get("email"),
-        "end": when.get("end_ts"),
-        "displaced": refs.get(DISPLACED) if isinstance(refs, dict) else None,
-        "content_id": event.content_id,
-        "commit": event.commit,
-    }
+        yield deployment_row(event, headers.trailer or {})

@@ -83,6 +83,11 @@ def need_server() -> None:
 @click.option(
     "--quic", metavar="HOST:PORT", help="Serve channels over QUIC (UDP), too; needs the three files."
 )
+@click.option(
+    "--warehouse",
+    metavar="DIR",
+    help="Show the tables of `pipeline ingest` in DIR, and answer SQL over them.",
+)
 @click.option("--no-console", is_flag=True, help="Serve no web page.")
 @click.option(
     "--log-format",
@@ -165,6 +170,7 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
         grpc=address_option(options["grpc"], "--grpc"),
         quic=address_option(options["quic"], "--quic"),
         otel=options["otel"],
+        warehouse=Path(options["warehouse"]) if options["warehouse"] is not None else None,
         **found,
     )
 

@@ -17,7 +17,7 @@ from ropewalk.gitlog.core.notes import check_log, read_note
 from ropewalk.gitlog.core.objects import Commit, Oid, parse_commit
 from ropewalk.gitlog.core.reading import EntryPosition, events
 from ropewalk.kernel.terminal_text import printable
-from ropewalk.kernel.ulid import is_ulid
+from ropewalk.kernel.ulid import Ulid, is_ulid
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
@@ -39,12 +39,22 @@ class EventDetails:
 
 def newest_first(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> Iterator[tuple[Event, Headers]]:
     """Yield the events of a topic from the newest to the oldest, with what their commits say."""
+    for event, commit in history(log, topic, layout):
+        yield event, parse_message(commit.message)
+
+
+def history(
+    log: GitRepository, topic: str, layout: Layout = SHIPLOG, before: Ulid | None = None
+) -> Iterator[tuple[Event, Commit]]:
+    """Yield the events below a ULID from the newest to the oldest, with their commits."""
     line = log.lines.line(layout, topic)
-    stop = line.count
+    stop = line.count if before is None else line.first_above(before)
+    if before is not None and stop and line.span(stop - 1, stop)[0].ulid == before:
+        stop -= 1
     while stop > 0:
         start = max(0, stop - CHUNK)
         for event in reversed(list(events(log.store, line, start, stop))):
-            yield event, parse_message(_commit(log, event.commit).message)
+            yield event, _commit(log, event.commit)
         stop = start
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,14 +44,17 @@ def ask_duckdb(
     query: str,
     limit: int,
     suggest: Callable[[str, Iterable[str]], str | None] = lambda _name, _names: None,
+    *,
+    seconds_max: float | None = None,
+    memory_bytes: int = MEMORY_BYTES_MAX,
 ) -> Answer:
     """Return the answer to one SELECT over the tables; raise `Invalid` for anything else.
 
-    `suggest` may name the table that a misspelt name means.
+    `suggest` may name the table that a misspelt name means. Nothing is spilled to disk.
     """
     if needs_spark(query):
         raise Invalid("DuckDB does not know the syntax `column:member`", advice=JSON_ADVICE)
-    with open_duckdb() as connection:
+    with open_duckdb(memory_bytes=memory_bytes) as connection, _limited(connection, seconds_max):
         import duckdb
 
         names = _register(connection, warehouse)
@@ -57,22 +62,29 @@ def ask_duckdb(
             found = connection.execute(_only_select(connection, query))
             columns = tuple(each[0] for each in found.description or ())
             rows = found.fetchmany(limit)
+        except duckdb.InterruptException as error:
+            raise Invalid(
+                f"the query took more than {seconds_max:g} s",
+                advice="Ask for less, or run it with `ropewalk pipeline sql`.",
+            ) from error
         except duckdb.Error as error:
             raise _refusal(str(error), names, suggest) from error
     return Answer(columns, tuple(tuple(map(plain, row)) for row in rows))
 
 
-def open_duckdb(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
+def open_duckdb(
+    spill: Path | None = None, *, memory_bytes: int = MEMORY_BYTES_MAX
+) -> duckdb.DuckDBPyConnection:
     """Return a database in bounded memory that speaks UTC and loads no extension; `spill` takes what does not fit."""
     if not is_installed():
         raise Unavailable("DuckDB is not installed", name="duckdb", advice=f"Run: {INSTALL_LINE}")
     import duckdb
 
     config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": f"{MEMORY_BYTES_MAX}B",
+        "memory_limit": f"{memory_bytes}B",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
-        **({"temp_directory": str(spill)} if spill is not None else {}),
+        "temp_directory": str(spill) if spill is not None else "",
     }
     connection = duckdb.connect(":memory:", config=config)
     connection.execute("SET TimeZone = 'UTC'")
@@ -82,6 +94,20 @@ def open_duckdb(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
 def read_parquet(paths: Iterable[Path]) -> str:
     """Return the SQL that reads some files as one table."""
     return f"read_parquet([{_list(paths)}], hive_partitioning = false, union_by_name = true)"
+
+
+@contextmanager
+def _limited(connection: duckdb.DuckDBPyConnection, seconds_max: float | None) -> Iterator[None]:
+    """Interrupt what the connection still does after that many seconds."""
+    timer = threading.Timer(seconds_max, connection.interrupt) if seconds_max is not None else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _register(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> list[str]:

@@ -14,6 +14,7 @@ from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
 Action = Literal["read", "append", "checkpoint", "admin"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 ENGINES: Final = ("shiplog", "messages", "ledger", "gossip")
+WAREHOUSE: Final = "warehouse"  # what `serve --warehouse` shows: rows of all logs
 _FLAT: Final = ("shiplog", "ledger", "gossip")
 _DOTTED_STARS: Final = re.compile(r"\.(\*\*?)(?=/|$)")
 _HEADS: Final = {"refs/gatos/shiplog/": "shiplog/", "refs/gatos/messages/": "messages/"}
@@ -101,9 +102,12 @@ def log_pattern(text: str) -> Pattern:
     if text == "**":
         return pattern
     engine, _, name = (text[:-1] + "**" if text.endswith(">") else text).partition("/")
+    if text == WAREHOUSE:
+        return pattern
     if engine not in (*ENGINES, "*", "**"):
         raise Invalid(
-            f"log pattern {text!r:.80} must start with {', '.join(each + '/' for each in ENGINES)} or be **"
+            f"log pattern {text!r:.80} must start with {', '.join(each + '/' for each in ENGINES)} "
+            f"or be {WAREHOUSE} or **"
         )
     # Stars after a dot are written as after a slash; only topics have slashes in their names.
     name = name.replace(".**", ".*") if engine in _FLAT else _DOTTED_STARS.sub(r"/\1", name)

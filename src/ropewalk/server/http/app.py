@@ -9,7 +9,15 @@ from litestar.datastructures import State
 from litestar.openapi.config import OpenAPIConfig
 
 from ropewalk import __version__
-from ropewalk.server.http import git_routes, gossip_routes, ledger_routes, live_routes
+from ropewalk.server.http import (
+    console,
+    git_routes,
+    gossip_routes,
+    ledger_routes,
+    live_routes,
+    overview_routes,
+    warehouse_routes,
+)
 from ropewalk.server.http.guard import Gate, Guard
 from ropewalk.server.http.openapi import operation_id
 from ropewalk.server.http.problems import on_error
@@ -26,10 +34,12 @@ def make_routes(node: ServerNode | None) -> Litestar:
             git_routes.ROUTES,
             ledger_routes.ROUTES,
             gossip_routes.ROUTES,
+            overview_routes.ROUTES,
+            warehouse_routes.ROUTES,
             live_routes.API_ROUTES,
         ],
     )
-    pages: list[Any] = live_routes.page_routes(node) if node is not None else []
+    pages: list[Any] = console.page_routes() if node is not None and node.settings.console else []
     outer: list[Any] = [*live_routes.OUTER_ROUTES]
     return Litestar(
         [api, *outer, *pages],

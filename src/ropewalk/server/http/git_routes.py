@@ -215,7 +215,7 @@ async def list_consumers(request: Asked) -> Response[models.Consumers]:
         for cursor in cursors(node.log):
             engine = "messages" if cursor.by == "blob" else "shiplog"
             if identity.may("read", f"{engine}/{cursor.topic}"):
-                found.append(cursor_status(node.log, cursor))
+                found.append(cursor_status(node.log, cursor) | {"log": f"{engine}/{cursor.topic}"})
         return found
 
     return reply({"consumers": await node.read(rows)})

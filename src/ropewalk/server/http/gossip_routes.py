@@ -15,7 +15,8 @@ from ropewalk.gossip.core.dag_json import from_json, to_json
 from ropewalk.gossip.core.log import Cursor, GossipLog
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.core.verify import verify_log as verify_topic
-from ropewalk.gossip.peer.topics import open_topic, topics
+from ropewalk.gossip.peer.peer_list import read_peers
+from ropewalk.gossip.peer.topics import open_topic, topic_folder, topics
 from ropewalk.kernel import jcs
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.channel.maintenance import verify_stored
@@ -98,14 +99,17 @@ def _append(node: ServerNode, topic: str, payload: Any, key: str) -> dict[str, A
 
 @get("/gossip/{topic:str}/heads")
 async def show_heads(request: Asked, topic: FromPath[str]) -> Response[models.GossipHeads]:
-    """Show the messages without children, and the clock that the next one gets."""
+    """Show the messages without children, the clock that the next one gets, and the connected peers."""
     identity_of(request).require("read", f"gossip/{topic}")
 
     def look(log: GossipLog) -> dict[str, Any]:
         clock, ids = log.get_clock()
         return {"heads": ids, "clock": clock, "pending": len(log.pending())}
 
-    return reply(await _with_topic(request, topic, look))
+    found = await _with_topic(request, topic, look)
+    node = node_of(request)
+    peers = await node.read(read_peers, topic_folder(node.place.home, topic))
+    return reply({**found, "peers": peers})
 
 
 @get("/verify")

@@ -25,8 +25,9 @@ from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.bundle.files import export_bundle
 from ropewalk.ledger.channel.channel import Channel, open_channel
 from ropewalk.ledger.channel.settings import channels
+from ropewalk.ledger.envelope.model import envelope_id as id_of_envelope
 from ropewalk.ledger.evidence.settings import channel_trust
-from ropewalk.ledger.proof.proof import signed_head
+from ropewalk.ledger.proof.proof import signed_head, verify_proof
 from ropewalk.server.http import models
 from ropewalk.server.http.replies import (
     ITEMS_MAX,
@@ -116,11 +117,12 @@ async def read_blocks(
 
 
 def _block_bytes(height: int, block: Block) -> bytes:
-    return b'{"height":%d,"block_hash":"%s",%s,"envelopes":[%s]}' % (
+    return b'{"height":%d,"block_hash":"%s",%s,"envelopes":[%s],"envelope_ids":[%s]}' % (
         height,
         block.hash.hex().encode(),
         block.record.raw[1:-1],  # a JSON object with header, signature and signer
         b",".join(block.envelopes),
+        b",".join(b'"%s"' % id_of_envelope(raw).hex().encode() for raw in block.envelopes),
     )
 
 
@@ -181,6 +183,42 @@ async def prove_envelope(
     return reply(
         await node.read(_with_channel, node, channel, lambda it: it.prove(_id(envelope_id)).to_bytes())
     )
+
+
+@get("/channels/{channel:str}/envelopes/{envelope_id:str}/verdict")
+async def judge_envelope(
+    request: Asked, channel: FromPath[str], envelope_id: FromPath[str]
+) -> Response[models.VerifyReport]:
+    """Verify one envelope with the trust of its channel: hashes, signatures, path, signer, policy and evidence."""
+    node = _reader(request, channel)
+
+    def look(reading: Channel) -> dict[str, Any]:
+        trust = channel_trust(node.place.home, channel)
+        return verify_proof(reading.prove(_id(envelope_id)), trust).to_json()
+
+    return reply(await node.read(_with_channel, node, channel, look))
+
+
+@get("/channels/{channel:str}/keys")
+async def list_keys(request: Asked, channel: FromPath[str]) -> Response[models.ChannelKeys]:
+    """List the keys of a channel with the blocks and times in which they may sign."""
+    node = _reader(request, channel)
+
+    def look(reading: Channel) -> list[dict[str, Any]]:
+        keys = reading.key_history()
+        return [
+            {
+                "key": each.key.to_json(),
+                "did": each.key.did(),
+                "above": each.above,
+                "since_ns": each.since_ns,
+                "until_ns": each.until_ns,
+                "current": each.key == keys.current.key,
+            }
+            for each in keys.validities
+        ]
+
+    return reply({"keys": await node.read(_with_channel, node, channel, look)})
 
 
 @get("/channels/{channel:str}/trust")
@@ -283,6 +321,8 @@ ROUTES = Router(
         append_envelopes,
         show_envelope,
         prove_envelope,
+        judge_envelope,
+        list_keys,
         show_trust,
         show_checkpoint,
         export_range,

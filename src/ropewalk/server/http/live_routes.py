@@ -1,4 +1,4 @@
-"""The stream as Server-Sent Events, probes, metrics, the OpenAPI document and the page at `/`."""
+"""The stream as Server-Sent Events, probes, metrics and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from ropewalk.server.http.openapi import docs_page, openapi_document
 from ropewalk.server.http.problems import HttpRefusal
 from ropewalk.server.http.replies import Asked, identity_of, node_of, reply
 from ropewalk.server.metrics import CONTENT_TYPE
-from ropewalk.server.node import ServerNode
 from ropewalk.server.stream_host import NAMESPACES, EventStream
 from ropewalk.stream.core.frames import Sub
 from ropewalk.stream.core.patterns import parse_pattern
-from ropewalk.stream.serve.live_page import live_page
 
 SEQ_CHARS_MAX = 16
 
@@ -132,22 +130,6 @@ async def show_docs(request: Asked) -> Response[Any]:
 def _html(body: bytes) -> Response[Any]:
     policy = "default-src 'self'; style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     return Response(body, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": policy})
-
-
-def page_routes(node: ServerNode) -> list[Any]:
-    """Return the routes of the page at `/`."""
-    return [_page_route(path) for path in live_page()] if node.settings.console else []
-
-
-def _page_route(path: str) -> Any:
-    page = live_page()[path]
-    kind = page.headers.get("Content-Type", "text/html")
-
-    @get(path, include_in_schema=False, media_type=kind, name=f"page {path}")
-    async def show_page() -> Response[Any]:
-        return Response(page.body, media_type=kind, headers=dict(page.headers))
-
-    return show_page
 
 
 API_ROUTES = Router("/", route_handlers=[upgrade_stream, stream_events], tags=["live"])

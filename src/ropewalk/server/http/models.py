@@ -102,6 +102,7 @@ class Consumer(Struct):
     ulid: str | None
     head_ulid: str | None
     behind: int | None
+    log: str | None = None
 
 
 class Consumers(Struct):
@@ -145,6 +146,7 @@ class StoredBlock(Struct):
     signature: dict[str, str]
     signer: dict[str, str]
     envelopes: list[dict[str, Any]]
+    envelope_ids: list[str]
 
 
 class Blocks(Struct):
@@ -201,6 +203,105 @@ class GossipHeads(Struct):
     heads: list[str]
     clock: int
     pending: int
+    peers: list[dict[str, Any]]
+
+
+class LogFacts(Struct):
+    """A log at a glance; `rates` are entries in equal steps of the span, oldest first."""
+
+    log: str
+    entries: int
+    head: str | None
+    newest_ms: int | None
+    rates: list[int]
+
+
+class Caller(Struct):
+    """The identity of the caller."""
+
+    name: str
+    rights: list[dict[str, Any]]
+
+
+class Overview(Struct):
+    """What the caller may see of the server."""
+
+    version: str
+    now_ms: int
+    span_s: int
+    identity: Caller
+    guarded: bool
+    warehouse: bool
+    fault: str | None
+    uptime_s: float
+    alerts: list[dict[str, Any]]
+    logs: list[LogFacts]
+
+
+class HistoryEvent(StoredEvent):
+    """An event with its author, its trailer and the commits before it."""
+
+    parents: list[str]
+    height: int
+    author: str
+    trailer: dict[str, Any] | None
+
+
+class History(Struct):
+    """Events newest first; `next_before` continues below them, null at the first event."""
+
+    events: list[HistoryEvent]
+    next_before: str | None
+    scanned: int
+
+
+class Deployments(Struct):
+    """Deployments newest first; `current` are the ULIDs of those in effect."""
+
+    deployments: list[dict[str, Any]]
+    current: list[str]
+
+
+class WarehouseTable(Struct):
+    """A table, and the heads of the logs up to which it was written."""
+
+    name: str
+    rows: int
+    bytes: int
+    heads: dict[str, str | None]
+
+
+class WarehouseFacts(Struct):
+    """The tables of a warehouse, its newest batches and runs."""
+
+    tables: list[WarehouseTable]
+    batches: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
+
+
+class SqlAnswer(Struct):
+    """Columns and rows; `truncated` if there are more than the limit."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    truncated: bool
+
+
+class ChannelKey(Struct):
+    """A key of a channel and the blocks that it may sign."""
+
+    key: dict[str, str]
+    did: str
+    above: int
+    since_ns: int
+    until_ns: int | None
+    current: bool
+
+
+class ChannelKeys(Struct):
+    """The keys of a channel, first to last."""
+
+    keys: list[ChannelKey]
 
 
 class ReportStep(Struct):

@@ -23,6 +23,11 @@ BODIES: Final[dict[str, tuple[dict[str, Any], tuple[str, ...], Any]]] = {
     "set_consumer": (_OBJECT, ("application/json",), {"ulid": ULID}),
     "append_envelopes": (_ONE_OR_MANY, ("application/json", "application/cbor"), None),
     "append_gossip": (_OBJECT, ("application/json",), {"payload": {"text": "hello"}, "key": "node"}),
+    "ask_warehouse": (
+        _OBJECT,
+        ("application/json",),
+        {"query": "SELECT service, artifact FROM deployments WHERE current", "limit": 100},
+    ),
 }
 EXAMPLES: Final[dict[str, Any]] = {
     "append_events": {**RECEIPT, "ns": "governance"},
@@ -31,7 +36,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "show_ready": {"status": "ok", "seq": 1763421000000000, "connections": 2},
     "list_channels": {"channels": ["audit"]},
     "set_consumer": {"ref": "refs/gatos/consumers/analytics/governance", "ulid": ULID, "commit": OID},
-    "show_heads": {"heads": ["0a1b2c"], "clock": 8, "pending": 0},
+    "show_heads": {"heads": ["0a1b2c"], "clock": 8, "pending": 0, "peers": []},
 }
 PROBLEM: Final = {
     "type": "object",

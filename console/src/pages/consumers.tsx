@@ -1,0 +1,106 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { address, Problem, send, useData } from "../api.ts";
+import { count, plain, ulidTime } from "../format.ts";
+import { Badge, Card, Dialog, Empty, Engine, Hash, Notice, say, Show, Tile, Time } from "../parts/ui.tsx";
+import { to } from "../router.ts";
+
+interface Consumer {
+  group: string;
+  ns: string;
+  log: string;
+  ulid: string | null;
+  head_ulid: string | null;
+  behind: number | null;
+}
+
+const POLL_MS = 2_000;
+const KEPT = 120;
+
+export function Consumers() {
+  const found = useData<{ consumers: Consumer[] }>("/consumers", {}, POLL_MS);
+  const samples = useRef(new Map<string, number[]>());
+  const [reset, setReset] = useState<Consumer | null>(null);
+  useEffect(() => {
+    for (const each of found.data?.consumers ?? []) {
+      const key = `${each.group} ${each.log}`;
+      samples.current.set(key, [...(samples.current.get(key) ?? []), each.behind ?? 0].slice(-KEPT));
+    }
+  }, [found.data]);
+  return (
+    <>
+      <div class="head">
+        <div>
+          <h1>Consumers</h1>
+          <p>Groups that read logs, the last event each has handled, and how many events it is behind.</p>
+        </div>
+      </div>
+      <Show of={found}>
+        {({ consumers }) =>
+          consumers.length === 0 ? (
+            <Card><Empty title="No group has a checkpoint yet" command="ropewalk consumer run --group reports --ns deploy -- ./handle.sh">A group appears here when it has read its first event.</Empty></Card>
+          ) : (
+            <>
+              <div class="tiles">
+                <Tile name="Groups" value={count(new Set(consumers.map((each) => each.group)).size)} />
+                <Tile name="At the head" value={count(consumers.filter((each) => each.behind === 0).length)} note={`of ${consumers.length} checkpoints`} />
+                <Tile name="Furthest behind" value={count(Math.max(0, ...consumers.map((each) => each.behind ?? 0)))} note="events" />
+              </div>
+              <Card title="Checkpoints" note="Lag is measured every two seconds while this page is open.">
+                <div class="scroll" tabIndex={0} role="region" aria-label="Checkpoints">
+                  <table>
+                    <thead><tr><th>Group</th><th>Log</th><th>State</th><th class="num">Behind</th><th>Lag</th><th>Last handled</th><th>Checkpoint</th><th><span class="visually-hidden">Actions</span></th></tr></thead>
+                    <tbody>{consumers.map((each) => <Row each={each} lag={samples.current.get(`${each.group} ${each.log}`) ?? []} reset={() => setReset(each)} />)}</tbody>
+                  </table>
+                </div>
+              </Card>
+            </>
+          )
+        }
+      </Show>
+      {reset && <Reset consumer={reset} close={() => setReset(null)} done={found.reload} />}
+    </>
+  );
+}
+
+function Row({ each, lag, reset }: { each: Consumer; lag: number[]; reset: () => void }) {
+  const top = Math.max(1, ...lag);
+  const path = lag.map((value, at) => `${at ? "L" : "M"}${(at / (KEPT - 1)) * 140} ${25 - (value / top) * 23}`).join("");
+  return (
+    <tr>
+      <td><strong>{plain(each.group)}</strong></td>
+      <td><Engine log={each.log} href={to.log(each.log)} /></td>
+      <td>{each.behind === 0 ? <Badge state="ok" text="at the head" /> : each.behind === null ? <Badge state="unknown" text="not begun" /> : <Badge state="behind" />}</td>
+      <td class="num">{each.behind === null ? "–" : <a href={to.log(each.log, each.ulid ? { at: each.ulid } : {})}>{count(each.behind)}</a>}</td>
+      <td><svg class="spark" viewBox="0 0 140 26" role="img" aria-label={`Lag of ${each.group}, now ${each.behind ?? "unknown"}`}><path d="M0 25.5H140" stroke="var(--line-strong)" /><path d={path} fill="none" stroke="var(--accent)" stroke-width="1.8" /></svg></td>
+      <td>{each.ulid ? <Time ms={ulidTime(each.ulid)} /> : "–"}</td>
+      <td>{each.ulid ? <Hash text={each.ulid} label="ULID" href={to.log(each.log, { at: each.ulid })} length={26} /> : <span class="muted">begins at the first event</span>}</td>
+      <td class="num"><button class="danger" onClick={reset}><span class="visually-hidden">{plain(each.group)} of {plain(each.log)}: </span>Reset…</button></td>
+    </tr>
+  );
+}
+
+function Reset({ consumer, close, done }: { consumer: Consumer; close: () => void; done: () => void }) {
+  const [typed, setTyped] = useState("");
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const act = async () => {
+    try {
+      await send("DELETE", address(`/consumers/${encodeURIComponent(consumer.group)}`, { log: consumer.log }));
+      say("The checkpoint was deleted");
+      done();
+      close();
+    } catch (error) {
+      setProblem(error as Problem);
+    }
+  };
+  return (
+    <Dialog title={`Reset ${plain(consumer.group)}?`} open close={close}>
+      <p>The group will handle <strong>all events</strong> of <Engine log={consumer.log} /> again, from the first one. The log itself does not change.</p>
+      <label class="field">Type the name of the group to confirm<input value={typed} onInput={(event) => setTyped(event.currentTarget.value)} placeholder={consumer.group} /></label>
+      {problem && <Notice kind="bad"><strong>{problem.message}</strong> {problem.advice}</Notice>}
+      <div class="actions">
+        <button onClick={close}>Cancel</button>
+        <button class="danger" disabled={typed !== consumer.group} onClick={() => void act()}>Reset</button>
+      </div>
+    </Dialog>
+  );
+}

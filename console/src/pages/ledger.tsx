@@ -1,0 +1,242 @@
+import { useEffect, useState } from "preact/hooks";
+import { address, Problem, send, useData, type Block, type Overview, type Report as ServerReport } from "../api.ts";
+import { count, engineOf, line, nameOf, plain } from "../format.ts";
+import { Icon } from "../parts/icons.tsx";
+import { Tree } from "../parts/tree.tsx";
+import { Badge, Card, Copy, Empty, Facts, Hash, Notice, Show, Steps, Tile, Time } from "../parts/ui.tsx";
+import { pathSteps, verifyProof, type Report } from "../proofs.ts";
+import { ask, place, to } from "../router.ts";
+
+const BLOCKS = 25;
+const SHOWN = 500;
+
+export function Ledger({ rest, overview }: { rest: string[]; overview?: Overview }) {
+  const [channel, second, id] = rest;
+  if (channel === undefined) return <Channels overview={overview} />;
+  if (second === "envelope" && id) return <EnvelopePage key={id} channel={channel} id={id} />;
+  if (second !== undefined && /^\d+$/.test(second)) return <BlockPage channel={channel} height={Number(second)} />;
+  return <Channel channel={channel} />;
+}
+
+function Channels({ overview }: { overview?: Overview }) {
+  const found = overview?.logs.filter((each) => engineOf(each.log) === "ledger");
+  return (
+    <>
+      <div class="head">
+        <div><h1>Ledger</h1><p>Channels of signed envelopes in sealed blocks. Each block names the one before it; each envelope has a proof that your browser can recompute.</p></div>
+        <a class="button" href="/verify"><Icon name="verify" />Verify a file</a>
+      </div>
+      {!found ? null : !found.length ? (
+        <Card><Empty title="There is no channel yet" command="ropewalk ledger create --channel audit">Then append envelopes with <code>ropewalk ledger append</code>.</Empty></Card>
+      ) : (
+        <Card title="Channels">
+          <div class="scroll"><table>
+            <thead><tr><th>Channel</th><th class="num">Blocks</th><th class="num">Envelopes</th><th>Newest block</th><th>Head</th></tr></thead>
+            <tbody>{found.map((each) => <tr><td><a href={to.channel(nameOf(each.log))}>{plain(nameOf(each.log))}</a></td><td class="num">{count(each.blocks ?? 0)}</td><td class="num"><a href={to.log(each.log)}>{count(each.entries)}</a></td><td>{each.newest_ms ? <Time ms={each.newest_ms} both /> : <span class="muted">no block yet</span>}</td><td>{each.head && <Hash text={each.head} label="head" href={to.block(nameOf(each.log), (each.blocks ?? 1) - 1)} />}</td></tr>)}</tbody>
+          </table></div>
+        </Card>
+      )}
+    </>
+  );
+}
+
+interface Facts_ { channel: string; height: number | null; block_hash: string | null; envelopes: number; key: string; signer: { identity_type: string; public_key: string }; policy_hash: string | null }
+interface Key { key: { identity_type: string; public_key: string }; did: string; above: number; since_ns: number; until_ns: number | null; current: boolean }
+
+function Channel({ channel }: { channel: string }) {
+  const path = `/channels/${encodeURIComponent(channel)}`;
+  const facts = useData<Facts_>(path, {}, 3_000);
+  const keys = useData<{ keys: Key[] }>(`${path}/keys`);
+  const report = useData<ServerReport>("/verify", { log: `ledger/${channel}` });
+  const height = facts.data?.height ?? -1;
+  const top = Math.min(Number(place.value.query.get("below") ?? height), height);
+  const from = Math.max(0, top - BLOCKS + 1);
+  const blocks = useData<{ blocks: Block[] }>(top >= 0 ? `${path}/blocks` : null, { from, to: top });
+  return (
+    <>
+      <div class="head">
+        <div><h1>{plain(channel)}</h1><p><a href={to.log(`ledger/${channel}`)}>Show its envelopes as a log</a></p></div>
+        <div class="line">
+          <Download path={`${path}/checkpoint`} name={`${channel}.checkpoint`}>Checkpoint</Download>
+          <Download path={`${path}/trust`} name={`${channel}.trust.json`}>Trust file</Download>
+          <Download path={`${path}/bundle`} name={`${channel}.tar.zst`}>Bundle</Download>
+        </div>
+      </div>
+      <Show of={facts}>
+        {(data) => (
+          <div class="tiles">
+            <Tile name="Blocks" value={count(height + 1)} />
+            <Tile name="Envelopes" value={count(data.envelopes)} href={to.log(`ledger/${channel}`)} />
+            <Tile name="Verdict" value={report.data ? report.data.verdict : "…"} note="all blocks verified again" bad={report.data?.verdict === "failed"} />
+            <Tile name="Keys so far" value={keys.data?.keys.length ?? "…"} note={`sealed by ${plain(data.key)}`} />
+            <Tile name="Policy" value={data.policy_hash ? <Hash text={data.policy_hash} label="policy hash" length={8} /> : "none"} />
+          </div>
+        )}
+      </Show>
+      <div class="columns">
+        <Card title="Blocks" note="newest first" actions={<>{top < height && <a href={to.channel(channel)}>Newest</a>}{from > 0 && <a href={`${to.channel(channel)}${ask({ below: String(from - 1) })}`}>Older</a>}</>}>
+          {height < 0 && facts.data ? <Empty title="This channel has no block yet" command={`ropewalk ledger append --channel ${channel} --file envelope.json`} /> : (
+            <Show of={blocks}>
+              {(data) => (
+                <div class="scroll"><table>
+                  <thead><tr><th class="num">Height</th><th>Sealed</th><th class="num">Envelopes</th><th>Block hash</th></tr></thead>
+                  <tbody>{[...data.blocks].reverse().map((each) => <tr><td class="num"><a href={to.block(channel, each.height)}>{each.height}</a></td><td><Time ms={Number(each.header.timestamp) / 1e6} both /></td><td class="num">{count(each.header.envelope_count)}</td><td><Hash text={each.block_hash} label="block hash" href={to.block(channel, each.height)} /></td></tr>)}</tbody>
+                </table></div>
+              )}
+            </Show>
+          )}
+        </Card>
+        <div class="stack">
+          <Card title="Verification" note="by the server, from the stored bytes" actions={report.data && <Badge state={report.data.verdict} />}>
+            <div class="body"><Show of={report}>{(data) => <Steps steps={data.steps} />}</Show></div>
+          </Card>
+          <Card title="Key history" note="which keys may seal which blocks">
+            <Show of={keys}>
+              {(data) => (
+                <ol class="body stack">
+                  {data.keys.map((each) => (
+                    <li class="stack key">
+                      <div class="line"><Badge state={each.current ? "valid" : "retired"} text={each.current ? "seals now" : "replaced"} /><span class="muted">{each.key.identity_type}</span></div>
+                      <Hash text={each.did} label="key" length={40} />
+                      <span class="muted">{each.above < 0 ? "from the first block" : `above block ${each.above}`}{each.until_ns ? <> until <Time ms={each.until_ns / 1e6} both /></> : ""}</span>
+                    </li>
+                  ))}
+                </ol>
+              )}
+            </Show>
+          </Card>
+        </div>
+      </div>
+    </>
+  );
+}
+
+function Download({ path, name, children }: { path: string; name: string; children: string }) {
+  const run = async () => {
+    const body = await (await send("GET", address(path))).blob();
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(body);
+    link.download = name;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  };
+  return <button onClick={() => void run().catch(() => {})}><Icon name="up" style={{ transform: "rotate(180deg)" }} />{children}</button>;
+}
+
+function BlockPage({ channel, height }: { channel: string; height: number }) {
+  const found = useData<{ blocks: Block[] }>(`/channels/${encodeURIComponent(channel)}/blocks`, { from: height, to: height });
+  return (
+    <Show of={found}>
+      {({ blocks: [block] }) =>
+        !block ? <Card><Empty title={`There is no block ${height}`}>Go to <a href={to.channel(channel)}>the newest blocks</a>.</Empty></Card> : (
+          <>
+            <div class="head">
+              <div><h1>Block {height} of {plain(channel)}</h1><p>Sealed <Time ms={Number(block.header.timestamp) / 1e6} both /> with {count(block.header.envelope_count)} envelopes</p></div>
+              <div class="line">{height > 0 && <a class="button" href={to.block(channel, height - 1)}>Block {height - 1}</a>}<a class="button" href={to.block(channel, height + 1)}>Block {height + 1}</a></div>
+            </div>
+            <Card title="Header"><div class="body"><Facts rows={[["Block hash", <Hash text={block.block_hash} label="block hash" length={64} />], ["Block before", height ? <Hash text={block.header.prev_block_hash} label="previous hash" href={to.block(channel, height - 1)} length={64} /> : <span class="muted">none: the first block</span>], ["Merkle root", <Hash text={block.header.merkle_root} label="Merkle root" length={64} />], ["Policy", block.header.policy_hash ? <Hash text={block.header.policy_hash} label="policy" length={64} /> : <span class="muted">none</span>], ["Signer", <Hash text={block.signer.public_key} label="signer" length={64} />], ["Signature", <span><Hash text={block.signature.sig} label="signature" length={40} /> <span class="muted">{block.signature.alg}</span></span>]]} /></div></Card>
+            <Card title="Envelopes" note="each leads to its proof">
+              <div class="scroll" tabIndex={0} role="region" aria-label="Envelopes"><table>
+                <thead><tr><th class="num">Index</th><th>Class</th><th>Type</th><th>Correlation</th><th>Payload</th><th>Envelope id</th></tr></thead>
+                <tbody>{block.envelopes.slice(0, SHOWN).map((each, at) => <tr><td class="num">{at}</td><td>{plain(each.event_class)}</td><td>{plain(each.event_type)}</td><td>{each.correlation_id ? <a href={to.log(`ledger/${channel}`, { find: each.correlation_id })}>{plain(each.correlation_id)}</a> : "–"}</td><td class="break"><code>{line(each.payload).slice(0, 120)}</code></td><td><Hash text={block.envelope_ids[at]!} label="envelope id" href={to.envelope(channel, block.envelope_ids[at]!)} /></td></tr>)}</tbody>
+              </table></div>
+              {block.envelopes.length > SHOWN && <div class="body muted">The first {SHOWN} of {count(block.envelopes.length)}; <a href={to.log(`ledger/${channel}`)}>the log</a> shows all.</div>}
+            </Card>
+          </>
+        )
+      }
+    </Show>
+  );
+}
+
+interface ProofFile { envelope: Record<string, unknown>; envelope_id: string; height: number; index: number; path: string[]; block: { header: Block["header"] } }
+
+function EnvelopePage({ channel, id }: { channel: string; id: string }) {
+  const path = `/channels/${encodeURIComponent(channel)}`;
+  const [found, setFound] = useState<{ raw: Uint8Array; proof: ProofFile; own: Report } | Problem | null>(null);
+  const verdict = useData<ServerReport>(`${path}/envelopes/${encodeURIComponent(id)}/verdict`);
+  useEffect(() => {
+    let ended = false;
+    (async () => {
+      const [raw, trust] = await Promise.all([bytesOf(`${path}/envelopes/${encodeURIComponent(id)}/proof`), bytesOf(`${path}/trust`)]);
+      const own = verifyProof(raw, trust);
+      if (!ended) setFound({ raw, proof: JSON.parse(new TextDecoder().decode(raw)) as ProofFile, own });
+    })().catch((error) => !ended && setFound(error instanceof Problem ? error : new Problem(0, "Invalid", String((error as Error).message))));
+    return () => void (ended = true);
+  }, [channel, id]);
+  if (found instanceof Problem) return <Notice kind="bad"><strong>{found.message}</strong> {found.advice}</Notice>;
+  if (found === null) return <Show of={{ data: undefined, error: undefined, reload: () => {} }}>{() => null}</Show>;
+  const { proof, own } = found;
+  const envelope = proof.envelope as Record<string, never> & { event_type: string; event_class: string; timestamp: string; correlation_id?: string; causality_chain?: string[]; payload: unknown; domain: string; origin_identity: { public_key: string } };
+  const good = !own.steps.some((step) => step.status === "failed");
+  return (
+    <>
+      <div class="head">
+        <div><h1>{plain(envelope.event_type)}</h1><p>{plain(envelope.event_class)} in <a href={to.block(channel, proof.height)}>block {proof.height}</a> of <a href={to.channel(channel)}>{plain(channel)}</a>, <Time ms={Date.parse(envelope.timestamp)} both /></p></div>
+        <div class="line"><Download path={`${path}/envelopes/${id}/proof`} name={`${id.slice(0, 12)}.proof.json`}>Proof file</Download></div>
+      </div>
+      <Notice kind={good ? "good" : "bad"}>
+        <strong>{good ? "The proof holds." : "The proof does not hold."}</strong> Your browser recomputed every hash and signature below with the trust file of this channel; verdict: {own.verdict}.
+      </Notice>
+      <Card title="The path from this envelope to the sealed root" note={`envelope ${proof.index} of ${proof.block.header.envelope_count}; ${proof.path.length} hashes`}>
+        <div class="body scroll" tabIndex={0} role="region" aria-label="Merkle path"><MerklePath id={id} proof={proof} /></div>
+      </Card>
+      <div class="columns">
+        <Card title="Recomputed here" note="in your browser" actions={<Badge state={own.verdict} />}><div class="body"><Steps steps={own.steps as ServerReport["steps"]} /></div></Card>
+        <Card title="Verdict of the server" note="signature, policy, evidence and rules" actions={verdict.data && <Badge state={verdict.data.verdict} />}><div class="body"><Show of={verdict}>{(data) => <Steps steps={data.steps} />}</Show></div></Card>
+      </div>
+      <div class="columns">
+        <Card title="Payload" actions={<Copy text={JSON.stringify(envelope.payload, null, 2)} label="payload" />}><div class="body"><Tree value={envelope.payload} /></div></Card>
+        <Card title="Envelope" actions={<Copy text={JSON.stringify(envelope, null, 2)} label="envelope" />}>
+          <div class="body stack">
+            <Facts rows={[["Id", <Hash text={id} label="envelope id" length={30} />], ["Author", <a href={to.log(`ledger/${channel}`, { author: envelope.origin_identity.public_key })}><code>{envelope.origin_identity.public_key.slice(0, 24)}…</code></a>], ["Domain", plain(envelope.domain)], ["Correlation", envelope.correlation_id ? <a href={to.log(`ledger/${channel}`, { find: envelope.correlation_id })}>{plain(envelope.correlation_id)}</a> : null], ["Causes", envelope.causality_chain?.length ? envelope.causality_chain.map((each) => <a href={to.log(`ledger/${channel}`, { find: each })}>{plain(each)} </a>) : null]]} />
+            <details class="tree"><summary>All members</summary><Tree value={envelope} /></details>
+          </div>
+        </Card>
+      </div>
+    </>
+  );
+}
+
+async function bytesOf(path: string): Promise<Uint8Array> {
+  return new Uint8Array(await (await send("GET", address(path))).arrayBuffer());
+}
+
+const WIDTH = 190;
+const HEIGHT = 40;
+const GAP = 60;
+
+/** The way up: own nodes in one line, each sibling on the side where it is hashed in. */
+export function MerklePath({ id, proof }: { id: string; proof: { index: number; path: string[]; block: { header: { merkle_root: string; envelope_count: number } } } }) {
+  const { merkle_root: root, envelope_count: size } = proof.block.header;
+  const steps = pathSteps(id, proof.index, size, proof.path);
+  const nodes = [id, ...steps.map((each) => each.result)];
+  const height = (nodes.length - 1) * GAP + HEIGHT + 12;
+  const y = (level: number) => height - HEIGHT - 6 - level * GAP;
+  const middle = 330;
+  const holds = nodes.at(-1) === root;
+  return (
+    <svg class="merkle" viewBox={`0 0 760 ${height}`} role="img" aria-label={`Merkle path of ${steps.length} steps; the root ${holds ? "matches" : "does not match"}`} style={{ minWidth: "560px" }}>
+      {steps.map((step, level) => {
+        const side = step.side === "left" ? middle - 240 : middle + 240;
+        return (
+          <>
+            <line class="own" x1={middle} x2={middle} y1={y(level)} y2={y(level + 1) + HEIGHT} />
+            <line x1={side} x2={middle} y1={y(level)} y2={y(level + 1) + HEIGHT} />
+            <g><rect x={side - WIDTH / 2} y={y(level)} width={WIDTH} height={HEIGHT} rx="7" /><text class="label" x={side} y={y(level) + 16} text-anchor="middle">sibling on the {step.side}</text><text x={side} y={y(level) + 31} text-anchor="middle">{step.sibling.slice(0, 20)}…</text></g>
+          </>
+        );
+      })}
+      {nodes.map((node, level) => {
+        const last = level === nodes.length - 1;
+        const title = level === 0 ? (last ? "envelope = root" : "this envelope") : last ? "recomputed root" : `node ${level}`;
+        return (
+          <g class={last ? (holds ? "root" : "wrong") : "own"}><rect x={middle - WIDTH / 2} y={y(level)} width={WIDTH} height={HEIGHT} rx="7" /><text class="label" x={middle} y={y(level) + 16} text-anchor="middle">{title}</text><text x={middle} y={y(level) + 31} text-anchor="middle">{node.slice(0, 20)}…</text></g>
+        );
+      })}
+      <text class="label" x={middle + WIDTH / 2 + 14} y={y(nodes.length - 1) + 17}>{holds ? "✓ equals the root in the sealed header" : "✗ is not the root in the sealed header"}</text>
+      <text x={middle + WIDTH / 2 + 14} y={y(nodes.length - 1) + 33}>{root.slice(0, 20)}…</text>
+    </svg>
+  );
+}
+

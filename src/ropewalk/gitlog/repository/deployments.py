@@ -1,0 +1,62 @@
+"""Deployments as the trailers of events record them: one row for each event, and what is deployed now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ropewalk.gitlog.core.commit import rfc3339
+from ropewalk.gitlog.core.divergence import DISPLACED
+from ropewalk.kernel.ulid import time_ms
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.core.envelope import Event
+
+STANDING: Final = ("success", "override", "revert", "finalize")  # status of a deployment that took effect
+
+
+def deployment_row(event: Event, trailer: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of an event as `shiplog ls --json` prints it; parts of other types than expected are left out."""
+    what, who, when = (_object(trailer.get(name)) for name in ("what", "who", "when"))
+    refs = event.envelope.get("refs")
+    return {
+        "ulid": event.ulid,
+        "ns": event.topic,
+        "type": event.type,
+        "time": rfc3339(time_ms(event.ulid)),
+        "env": trailer.get("env", event.topic),
+        "status": trailer.get("status"),
+        "service": what.get("service"),
+        "artifact": what.get("artifact"),
+        "who": who.get("name") or who.get("email"),
+        "end": when.get("end_ts"),
+        "displaced": refs.get(DISPLACED) if isinstance(refs, dict) else None,
+        "content_id": event.content_id,
+        "commit": event.commit,
+    }
+
+
+def current_rows(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the last effective deployment of each namespace, environment and service, from rows newest first."""
+    standing: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row["service"] and row["status"] in STANDING:
+            key = (row["ns"], row["env"], row["service"])
+            if key not in standing or _overtaken(standing[key], row):
+                standing[key] = row
+    return [standing[key] for key in sorted(standing)]
+
+
+def _overtaken(row: dict[str, Any], older: dict[str, Any]) -> bool:
+    """Return whether a row is newer in the log but ended earlier: a displaced event that was recorded again."""
+    if row["displaced"] is None:
+        return False
+    try:
+        return datetime.fromisoformat(row["end"]) < datetime.fromisoformat(older["end"])
+    except (TypeError, ValueError):  # other software may have written something else
+        return False
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
