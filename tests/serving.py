@@ -106,8 +106,10 @@ def call(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.Comple
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Serve the repository `log.git` of a folder, which is made if it is missing."""
+def serving(
+    folder: Path, *options: str, env: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
+) -> Iterator[Served]:
+    """Serve the repository `log.git` of a folder, which is made if it is missing; at most for the limit."""
     if not (folder / "log.git").exists():
         made = subprocess.run(
             command("init", str(folder / "log.git")),
@@ -125,7 +127,7 @@ def serving(folder: Path, *options: str, env: Mapping[str, str] | None = None) -
             env={**environment(folder), **(env or {})},
             cwd=folder,
         )
-    with ended(process):
+    with ended(process, limit_s):
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, (folder / "stderr.txt").read_text()

@@ -80,6 +80,7 @@ function Page({ name, rest, overview }: { name: string; rest: string[]; overview
 }
 
 function Side({ name, overview }: { name: string; overview?: Overview }) {
+  useEffect(() => document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [name]);
   const counts: Record<string, number> = { "/logs": overview?.logs.length ?? 0 };
   return (
     <header class="side">

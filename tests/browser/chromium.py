@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -70,6 +71,24 @@ class Page:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other, as a person does."""
+        for key in keys:
+            code = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowDown": 40}.get(key, 0)
+            text = "\r" if key == "Enter" else key if len(key) == 1 else ""
+            for kind in ("keyDown", "keyUp"):
+                self.call("Input.dispatchKeyEvent", type=kind, key=key, text=text, windowsVirtualKeyCode=code)
+
+    def type(self, text: str) -> None:
+        """Write into what has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def picture(self) -> bytes:
+        """Return what the page shows, as PNG."""
+        return base64.b64decode(
+            self.call("Page.captureScreenshot", format="png", optimizeForSpeed=True)["data"]
+        )
 
     def _note(self, told: dict[str, Any]) -> None:
         if told.get("method") == "Network.requestWillBeSent":

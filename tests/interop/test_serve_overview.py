@@ -93,7 +93,7 @@ def test_envelope_verdict_and_channel_keys(server: Served):
 
 
 def test_warehouse_answers_select_only(server: Served):
-    assert server("GET", "/warehouse").json == {"tables": [], "batches": [], "runs": []}
+    assert server("GET", "/warehouse").json == {"tables": [], "noted": ["health"], "batches": [], "runs": []}
     answer = server("POST", "/warehouse/sql", {"query": "SELECT channel, age FROM health", "limit": 1}).json
     assert answer == {"columns": ["channel", "age"], "rows": [["audit", 3]], "truncated": False}
     many = server("POST", "/warehouse/sql", {"query": "SELECT * FROM range(9)", "limit": 2}).json

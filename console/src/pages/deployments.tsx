@@ -219,7 +219,7 @@ function Diff({ data }: { data: Found }) {
             <tbody>
               {names.map((name) => {
                 const differs = one.get(name) !== two.get(name);
-                return <tr><td class="muted">{plain(name)}</td>{[one, two].map((side) => <td class={`break${differs ? " changed" : ""}`}><code>{side.get(name) ?? "–"}</code></td>)}<td>{differs ? <Badge state="warn" text="changed" /> : <span class="muted">same</span>}</td></tr>;
+                return <tr><td class="muted">{plain(name)}</td>{[one, two].map((side) => <td class={`break${differs ? " changed" : ""}`}><code>{side.get(name) ?? "–"}</code></td>)}<td>{differs ? <Badge state="changed" /> : <span class="muted">same</span>}</td></tr>;
               })}
             </tbody>
           </table>

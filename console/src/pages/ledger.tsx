@@ -178,12 +178,14 @@ function EnvelopePage({ channel, id }: { channel: string; id: string }) {
       <Notice kind={good ? "good" : "bad"}>
         <strong>{good ? "The proof holds." : "The proof does not hold."}</strong> Your browser recomputed every hash and signature below with the trust file of this channel; verdict: {own.verdict}.
       </Notice>
+      <div class="columns">
       <Card title="The path from this envelope to the sealed root" note={`envelope ${proof.index} of ${proof.block.header.envelope_count}; ${proof.path.length} hashes`}>
         <div class="body scroll" tabIndex={0} role="region" aria-label="Merkle path"><MerklePath id={id} proof={proof} /></div>
       </Card>
-      <div class="columns">
+      <div class="stack">
         <Card title="Recomputed here" note="in your browser" actions={<Badge state={own.verdict} />}><div class="body"><Steps steps={own.steps as ServerReport["steps"]} /></div></Card>
         <Card title="Verdict of the server" note="signature, policy, evidence and rules" actions={verdict.data && <Badge state={verdict.data.verdict} />}><div class="body"><Show of={verdict}>{(data) => <Steps steps={data.steps} />}</Show></div></Card>
+      </div>
       </div>
       <div class="columns">
         <Card title="Payload" actions={<Copy text={JSON.stringify(envelope.payload, null, 2)} label="payload" />}><div class="body"><Tree value={envelope.payload} /></div></Card>

@@ -12,11 +12,11 @@ import { readPage, type Filters, type Row } from "../sources.ts";
 import { hrefOf } from "./overview.tsx";
 
 const COLUMNS: Record<string, Column<Row>> = {
-  time: { id: "time", title: "Time", width: "minmax(132px, 0.5fr)", cell: (row) => (row.ms === null ? <span class="muted">–</span> : <span title={`${absolute(row.ms)} · ${relative(row.ms)}`}>{clock(row.ms)}</span>) },
-  type: { id: "type", title: "Type", width: "minmax(136px, 0.7fr)", cell: (row) => plain(row.type) },
+  time: { id: "time", title: "Time", width: "minmax(148px, 0.5fr)", cell: (row) => (row.ms === null ? <span class="muted">–</span> : <span title={`${absolute(row.ms)} · ${relative(row.ms)}`}>{clock(row.ms)}</span>) },
+  type: { id: "type", title: "Type", width: "minmax(152px, 0.7fr)", cell: (row) => plain(row.type) },
   status: { id: "status", title: "Status", width: "112px", cell: (row) => (row.status ? <Badge state={row.status} /> : <span class="muted">–</span>) },
   author: { id: "author", title: "Author", width: "minmax(96px, 0.5fr)", cell: (row) => plain(person(row.author).slice(0, 40)) },
-  payload: { id: "payload", title: "Payload", width: "minmax(170px, 2fr)", cell: (row) => <code>{line(row.payload).slice(0, 300)}</code> },
+  payload: { id: "payload", title: "Payload", width: "minmax(130px, 2fr)", cell: (row) => <code>{line(row.payload).slice(0, 300)}</code> },
   height: { id: "height", title: "Height", width: "84px", cell: (row) => count(Math.floor(row.height)) },
   id: { id: "id", title: "Id", width: "260px", cell: (row) => <code>{plain(row.id)}</code> },
 };

@@ -7,6 +7,7 @@ import { place, setQuery, to } from "../router.ts";
 
 interface Warehouse {
   tables: { name: string; rows: number; bytes: number; heads: Record<string, string | null> }[];
+  noted: string[];
   batches: { number: number; made_ms: number; rows: number; logs: { engine: string; topic: string; start: number; end: number; root: string; rejected: number }[] }[];
   runs: { job: string; started_ms: number; ended_ms?: number; ok?: boolean; rows?: number; entries?: number; rejected?: number; rows_per_s?: number; error?: string }[];
 }
@@ -41,7 +42,7 @@ export function Pipeline({ overview }: { overview?: Overview }) {
                 <Tile name="Quarantine" value={count(rejected)} bad={rejected > 0} href={to.sql("SELECT topic, detail, count(*) AS rows FROM events_rejected GROUP BY ALL ORDER BY rows DESC")} note="rejected rows, with reasons" />
                 <Tile name="Last run" value={last ? last.job : "none"} note={last ? <Time ms={last.started_ms} /> : ""} bad={last?.ok === false} />
               </div>
-              <Sql />
+              <Sql tables={[...data.tables.map((each) => each.name), ...data.noted]} />
               <div class="columns">
                 <Card title="Tables" note="rows and the heads up to which they were written">
                   {!data.tables.length ? <Empty title="No table yet" command="ropewalk pipeline ingest --warehouse ./tables" /> : (
@@ -54,7 +55,7 @@ export function Pipeline({ overview }: { overview?: Overview }) {
                       <div class="scroll"><table><thead><tr><th>Job</th><th>Started</th><th>State</th><th class="num">Took</th><th class="num">Entries</th></tr></thead><tbody>{[...data.runs].reverse().map((each) => <tr><td>{plain(each.job)}</td><td><Time ms={each.started_ms} both /></td><td><Badge state={each.ok ? "ok" : "failed"} text={each.ok ? "done" : (each.error ?? "failed")} /></td><td class="num">{duration(each.ended_ms ? (each.ended_ms - each.started_ms) / 1000 : null)}</td><td class="num">{count(each.rows ?? each.entries ?? 0)}</td></tr>)}</tbody></table></div>
                     )}
                   </Card>
-                  <Health />
+                  {data.noted.includes("health") && <Health />}
                   <Card title="Batches" note="what each ingest took in, with the root over its rows">
                     <div class="scroll"><table><thead><tr><th class="num">Batch</th><th>Made</th><th class="num">Rows</th><th class="num">Rejected</th><th>Logs</th></tr></thead><tbody>{[...data.batches].reverse().map((each) => <tr><td class="num">{each.number}</td><td><Time ms={each.made_ms} both /></td><td class="num">{count(each.rows)}</td><td class="num">{count(each.logs.reduce((sum, log) => sum + log.rejected, 0))}</td><td class="num">{each.logs.length}</td></tr>)}</tbody></table></div>
                   </Card>
@@ -70,20 +71,22 @@ export function Pipeline({ overview }: { overview?: Overview }) {
 
 function Health() {
   const [answer, setAnswer] = useState<Answer | null>(null);
-  useEffect(() => void post<Answer>("/warehouse/sql", { query: "SELECT channel, domain, envelopes, evidence_held, evidence_failed, stale FROM health ORDER BY channel", limit: 100 }).then(setAnswer, () => {}), []);
+  useEffect(() => void post<Answer>("/warehouse/sql", { query: "SELECT COLUMNS('^(channel|domain|envelopes|evidence_held|evidence_failed|stale)$') FROM health ORDER BY channel", limit: 100 }).then(setAnswer, () => {}), []);
   return !answer?.rows.length ? null : <Card title="Health of evidence" note="from the last health job"><Grid answer={answer} /></Card>;
 }
 
-function Sql() {
+function Sql({ tables }: { tables: string[] }) {
   const asked = place.value.query.get("sql") ?? "";
-  const [text, setText] = useState(asked || QUERIES[1]![1]);
+  const usual = tables.includes("deployments") ? QUERIES[1]![1] : "";
+  const [text, setText] = useState(asked || usual);
   const [answer, setAnswer] = useState<Answer | Problem | null>(null);
   const [busy, setBusy] = useState(false);
   const [took, setTook] = useState(0);
-  const query = asked || QUERIES[1]![1];
+  const query = asked || usual;
   useEffect(() => {
     let ended = false;
     setText(query);
+    if (!query) return;
     setBusy(true);
     const start = performance.now();
     post<Answer>("/warehouse/sql", { query, limit: 1_000 })
@@ -95,7 +98,7 @@ function Sql() {
   return (
     <Card title="SQL" note="DuckDB over the tables, read-only: one SELECT, 10 s, 256 MiB, no files and no network" actions={<div class="tabs">{QUERIES.map(([name, sql]) => <button class="quiet" aria-pressed={sql === query} onClick={() => setQuery({ sql }, true)}>{name}</button>)}</div>}>
       <div class="body stack">
-        <textarea rows={Math.min(10, Math.max(3, text.split("\n").length + 1))} spellcheck={false} aria-label="SQL query" value={text} onInput={(event) => setText(event.currentTarget.value)} onKeyDown={(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && run()} />
+        <textarea rows={Math.min(10, Math.max(3, text.split("\n").length + 1))} spellcheck={false} aria-label="SQL query" placeholder={tables.length ? `SELECT * FROM ${tables[0]}` : "SELECT 1"} value={text} onInput={(event) => setText(event.currentTarget.value)} onKeyDown={(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && run()} />
         <div class="spread">
           <span class="muted" role="status">{busy ? "Asking…" : answer && !(answer instanceof Problem) ? `${count(answer.rows.length)} rows${answer.truncated ? ", more were left out" : ""} in ${duration(took / 1000)}` : ""}</span>
           <span class="line"><Copy text={text} label="query" /><button class="primary" onClick={run}>Run <kbd>Ctrl Enter</kbd></button></span>

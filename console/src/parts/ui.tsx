@@ -56,7 +56,7 @@ export function Time({ ms, both = false }: { ms: number; both?: boolean }) {
 
 const GOOD = new Set(["success", "passed", "ok", "override", "finalize", "valid"]);
 const BAD = new Set(["failed", "error", "page", "refused", "invalid"]);
-const WARN = new Set(["revert", "ticket", "untrusted", "partly", "pending", "behind"]);
+const WARN = new Set(["revert", "ticket", "untrusted", "partly", "pending", "behind", "changed"]);
 
 /** A state as icon and word, so that colour is never the only sign. */
 export function Badge({ state, text }: { state: string; text?: string }) {

@@ -51,4 +51,7 @@ def demo(directory: str | None) -> None:
         if "warehouse" in stage.made:
             ask = "SELECT * FROM deployments WHERE current"
             stage.say(f'Try next:  ropewalk pipeline sql --warehouse {stage.made["warehouse"]} "{ask}"')
+        shown = f" --warehouse {stage.made['warehouse']}" if "warehouse" in stage.made else ""
+        stage.say(f"Try next:  ropewalk --repo {stage.made['repository']} serve{shown}")
+        stage.say("           and open http://127.0.0.1:7480/ to see all of it in the console")
         stage.say("Try next:  ropewalk --help    ropewalk doctor    ropewalk hash FILE.json")

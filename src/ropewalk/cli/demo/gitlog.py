@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ropewalk.cli.demo.stage import Stage, node_key
 from ropewalk.disk.repository_paths import make_repository
 from ropewalk.errors import HistoryRewritten, RopewalkError
+from ropewalk.gitlog.core.commit import rfc3339
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.core.objects import encode_commit, object_id, parse_commit
@@ -44,18 +45,23 @@ def _append(stage: Stage, log: GitRepository, clock: list[int]) -> None:
     stage.show("appended", f"{first.ulid}  {first.content_id[:19]}…  commit {first.commit[:7]}, on disk")
     for _ in range(DAYS):
         clock[0] += DAY_MS - 60_000
-        log.append_all(NS, [_build(build + n) for n in range(1, 21)])
+        log.append_all(NS, [_build(build + n, clock[0]) for n in range(1, 21)])
         build += 20
     clock[0] = now_ms
     stage.show("and then", f"{build - 1} more in {DAYS} packs, each its own commit on {REF}")
 
 
-def _build(number: int) -> Draft:
+def _build(number: int, at_ms: int) -> Draft:
     service, who = SERVICES[number % 3], PEOPLE[number % len(PEOPLE)]
     trailer = {
         "env": "staging",
         "what": {"service": service, "artifact": f"{service}:build.{number}"},
         "who": {"name": who},
+        "when": {
+            "start_ts": rfc3339(at_ms - (60 + number % 90) * 1_000),
+            "end_ts": rfc3339(at_ms),
+            "dur_s": 60 + number % 90,
+        },
         "why": {"reason": "demo"},
     }
     return Draft(

@@ -60,7 +60,7 @@ def _six_weeks(stage: Stage, place: RepositoryPaths) -> None:
     with open_repository(place.git_dir, now_ms=lambda: clock[0]) as log:
         for day in range(DAYS):
             clock[0] = now_ms + day * DAY_MS + chance.randrange(DAY_MS // 2)
-            drafts = []
+            drafts: list[Draft] = []
             for _ in range(chance.randrange(2, 6)):
                 service, took_s = chance.choice(SERVICES), chance.randrange(30, 600)
                 committed_ms = clock[0] - chance.randrange(600, 172_800) * 1_000
@@ -128,7 +128,7 @@ def _metrics(stage: Stage, place: RepositoryPaths) -> None:
             event_class="Observation",
             event_type="latency.measured",
             payload={"service": SERVICES[number % 4], "ms": number % 97, "sample": number},
-            timestamp=_text(time.time_ns() // 1_000_000),
+            timestamp=_text(time.time_ns() // 1_000_000 - (30 - number // 100 * 3) * DAY_MS),
         ).raw
         for number in range(1_000)
     ]

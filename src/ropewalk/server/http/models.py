@@ -275,6 +275,7 @@ class WarehouseFacts(Struct):
     """The tables of a warehouse, its newest batches and runs."""
 
     tables: list[WarehouseTable]
+    noted: list[str]
     batches: list[dict[str, Any]]
     runs: list[dict[str, Any]]
 
