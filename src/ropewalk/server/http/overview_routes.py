@@ -28,7 +28,8 @@ from ropewalk.server.auth.rights import WAREHOUSE, Identity
 from ropewalk.server.http import models
 from ropewalk.server.http.replies import Asked, identity_of, node_of, reply
 from ropewalk.server.node import ServerNode
-from ropewalk.server.watch.rounds import Watch, WatchConfig
+from ropewalk.server.watch.config import WatchConfig
+from ropewalk.server.watch.rounds import Watch
 
 BUCKETS = 60
 SPAN_S = 30 * 86_400
