@@ -119,12 +119,10 @@ export class Stream implements AsyncIterable<Item> {
   }
 
   #push(item: Item): void {
-    if (this.#items.length >= 2 * AHEAD_MAX) return this.#lose("the server sent more than it has credit for");
     this.#items.push(item);
     const resolve = this.#waiting.shift();
     this.#failing.shift();
     if (resolve) resolve({ done: false, value: this.#handOut(this.#items.shift()!) });
-    return undefined;
   }
 
   #fail(error: Error): void {
@@ -141,7 +139,7 @@ export class Stream implements AsyncIterable<Item> {
     this.#isOpen = false;
     this.#taken = 0;
     this.#expect(ACK_MS, "no ack from the server");
-    const handlers = { frame: (text: string): void => this.#receive(text), end: (reason: string): void => this.#lose(reason), refuse: (error: Error): void => this.#fail(error) };
+    const handlers = { frame: (text: string): void => this.#receive(text), end: (reason: string): void => this.#lose(reason), refuse: (error: Error): void => this.#fail(error), isFull: (): boolean => this.#items.length >= AHEAD_MAX };
     const isBrowser = typeof (globalThis as { document?: unknown }).document !== "undefined";
     const transport = this.#options.transport ?? (this.#options.token !== undefined && (isBrowser || !hasHeaderSockets()) ? "sse" : "websocket");
     try {
@@ -189,6 +187,7 @@ export class Stream implements AsyncIterable<Item> {
       case "bus.event":
       case "ref.update":
         if (this.#received !== null && frame.seq <= this.#received) return undefined; // handed out before
+        if (this.#items.length >= 2 * AHEAD_MAX) return this.#lose("the server sent more than it has credit for"); // asked for again
         this.#received = frame.seq;
         this.#pauseMs = PAUSE_MS_MIN;
         return this.#push(frame);
@@ -223,6 +222,7 @@ interface Handlers {
   frame(text: string): void;
   end(reason: string): void;
   refuse(error: Error): void;
+  isFull(): boolean;
 }
 
 // Node's own WebSocket (undici) takes headers; a browser's does not.
@@ -263,6 +263,7 @@ function sseWire(url: string, options: SubscribeOptions, since: number | null, h
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
+      while (handlers.isFull() && !gone.signal.aborted) await new Promise((resolve) => setTimeout(resolve, 50)); // no credit here: stop reading
       const { done, value } = await reader.read();
       if (done) return handlers.end("the stream ended");
       rest += value;

@@ -11,6 +11,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.gossip.conftest import key, memory_log
 from tests.waiting import soon
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
 
 from ropewalk.errors import (
     BrokenLink,
@@ -682,3 +685,18 @@ def test_a_peer_with_many_sessions_at_once_gets_all_its_answers():
             await asyncio.gather(*[session(muxer) for _ in range(60)])
 
     attack(act)
+
+
+def test_pages_of_unlisted_origins_are_refused():
+    """A web page could read and write as this machine; one that the operator lists may connect."""
+
+    async def main() -> None:
+        listed = "https://app.example"
+        async with GossipServer(memory_log(), origins=(listed,)) as server:
+            async with connect(server.url, origin=Origin(listed)):
+                pass
+            for origin in ("https://evil.example", "null", "https://app.example.evil"):
+                with pytest.raises(InvalidStatus, match="403"):
+                    await connect(server.url, origin=Origin(origin))
+
+    asyncio.run(main())
