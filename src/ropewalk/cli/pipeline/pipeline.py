@@ -45,6 +45,7 @@ FAILED = 5
         "compact": "pipeline.jobs:compact Sign summaries of closed ranges and merge small files.",
         "health": "pipeline.jobs:health Measure ages of attestations and drift of policies.",
         "report": "pipeline.jobs:report Write an HTML report that works offline.",
+        "quarantine": "pipeline.quarantine:quarantine List entries that did not verify, and verify them again.",
         "doctor": "pipeline.doctor:doctor Check Java, memory, versions and a warehouse.",
     },
 )
@@ -316,23 +317,28 @@ def _status_text(value: dict[str, Any]) -> str:
 @pipeline.command(
     "tables",
     epilog="Examples:\n  ropewalk pipeline tables --warehouse ./tables\n"
-    "  ropewalk pipeline tables --warehouse ./tables --delta\n",
+    "  ropewalk pipeline tables --warehouse ./tables --format iceberg\n",
 )
 @warehouse_option
 @click.option(
-    "--delta", is_flag=True, help="Keep Delta logs of the tables from now on; needs the extra delta."
+    "--format",
+    "form",
+    type=click.Choice(("delta", "iceberg")),
+    help="Keep the tables in this format too from now on; needs the extra of that name.",
 )
-def tables(warehouse: Path, delta: bool) -> None:
+@click.option("--delta", is_flag=True, help="The same as --format delta.")
+def tables(warehouse: Path, form: str | None, delta: bool) -> None:
     """Which tables there are, how many rows they have, and up to which heads."""
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
     store = Warehouse(warehouse).require()
-    if delta:
+    if delta or form is not None:
         from ropewalk.pipeline.tables.delta import keep_delta
+        from ropewalk.pipeline.tables.iceberg import keep_iceberg
 
-        keep_delta(store)
+        (keep_iceberg if form == "iceberg" else keep_delta)(store)
         with store.writing():
-            pass  # the writer brings the Delta logs up to date
+            pass  # the writer brings them up to date
     manifests = store.manifests()
     versions: dict[str, int] = {}
     if store.delta_mark.exists():

@@ -36,7 +36,7 @@ from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.recorded import faults_in, new_faults
 from ropewalk.pipeline.tables.staging import join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, write_typed
-from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, Warehouse, write_plainly
+from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Warehouse, write_plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,29 +147,58 @@ class Ingest:
                 manifests.append(found)
                 self.move_cursors(self._at(manifests))
 
-    def write(self, query: Query, end: Offset, manifests: list[Manifest]) -> Manifest | None:
-        """Write one batch, up to an offset: rows into tables, then the manifest. Return None if nothing is new."""
-        number = len(manifests) + 1
+    def retry(self) -> tuple[int, int]:
+        """Verify what was put aside again; return how many rows are in quarantine before and after.
+
+        If any of it holds now, all tables are made anew from the logs, up to the recorded heads, by one manifest that
+        replaces every file.
+        """
+        with self.warehouse.writing(), refusals_raised():
+            manifests = self._known()
+            before = self._put_aside_now(manifests)
+            if not before:
+                return 0, 0
+            made = self.write(self._query(), self._at(manifests), manifests, anew=True)
+            return before, before if made is None else self._put_aside_now([*manifests, made])
+
+    def _put_aside_now(self, manifests: list[Manifest]) -> int:
+        return sum(file.rows for file in self.warehouse.current_files(manifests).get("events_rejected", []))
+
+    def write(
+        self, query: Query, end: Offset, recorded: list[Manifest], *, anew: bool = False
+    ) -> Manifest | None:
+        """Write one batch, up to an offset: rows into tables, then the manifest. Return None if nothing is new.
+
+        With `anew`, the batch replaces everything recorded; nothing is new if as many rows are put aside as before.
+        """
+        number = len(recorded) + 1
+        manifests = [] if anew else recorded
         at = self._at(manifests)
         desk = self.warehouse.staging("")
         ranges = self._ranges(query, at, end, manifests)
         staged = stage_ranges(self.spark, query, ranges, desk, self._on_progress)
-        if not staged and number > 1:
+        if not staged and manifests:
             return None
         folders = {name: self.warehouse.staging(name) for name in GROWING}
-        if number == 1:
+        if not manifests:
             write_empty(folders)
         logs, reached = join_ranges(staged, at)
         for each in self._look_across(manifests, folders, at):
             log = next(log for log in logs if (log["engine"], log["topic"]) == ("ledger", each.topic))
             log["rejected"] += 1
-        remade = self._derive(number, manifests, folders, any(each.has_deployments for each in staged))
+        replaced = self.warehouse.current_files(recorded) if anew else {}
+        if anew and sum(map(_rows_in, folders["events_rejected"].glob("*.parquet"))) == self._put_aside_now(
+            recorded
+        ):
+            return None
+        remade = self._derive(manifests, folders, any(each.has_deployments for each in staged))
+        self.typed = self.typed or any(name.startswith(PREFIX) for name in replaced)
         folders |= self._write_typed(manifests, folders["events"])
         written = [name for name, folder in folders.items() if folder.exists()]
         files = {name: self.warehouse.put_in_place(name, number) for name in (*written, *remade)}
         manifest = Manifest(
             number,
-            manifests[-1].digest if manifests else None,
+            recorded[-1].digest if recorded else None,
             str(self.source),
             self.mode,
             self._now_ms(),
@@ -178,8 +207,9 @@ class Ingest:
             tuple(logs),
             files,
             tuple(new_faults(staged)),
+            tuple(sorted(file.name for name in replaced if name not in REMADE for file in replaced[name])),
         )
-        self.warehouse.commit(manifest, manifests)
+        self.warehouse.commit(manifest, recorded)
         self._told(manifest)
         return manifest
 
@@ -242,7 +272,7 @@ class Ingest:
             self.warehouse.staging(f"{name}.judged").rename(folders[name])
 
     def _derive(
-        self, number: int, manifests: list[Manifest], folders: Mapping[str, Path], has_deployments: bool
+        self, manifests: list[Manifest], folders: Mapping[str, Path], has_deployments: bool
     ) -> list[str]:
         """Make the tables that are made anew; return their names."""
         remade = ["consumer_lag"]
@@ -250,7 +280,7 @@ class Ingest:
         if has_deployments and folders["events"].exists():
             self._remake_deployments(manifests, folders["events"])
             remade += about
-        elif number == 1:
+        elif not manifests:
             write_empty(about)
             remade += about
         write_lag(
@@ -344,6 +374,12 @@ class Ingest:
             self.warehouse.staging("deployments"),
             self.warehouse.staging("deployment_measures"),
         )
+
+
+def _rows_in(path: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(path).num_rows)
 
 
 def _lower(one: Point, other: Point) -> Point:

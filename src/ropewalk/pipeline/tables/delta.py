@@ -43,14 +43,14 @@ def keep_delta(warehouse: Warehouse) -> None:
 def follow_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
     """Make the Delta log of every table say what the manifests say. Only the warehouse's writer may."""
     require_delta()
-    for table, files in _kept(warehouse, manifests).items():
+    for table, files in kept_tables(warehouse, manifests).items():
         _follow(warehouse, table, files, manifests)
 
 
 def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, int]:
     """The version of every Delta log there is."""
     found = {}
-    for table in _kept(warehouse, manifests):
+    for table in kept_tables(warehouse, manifests):
         opened = _open(warehouse, table)
         if opened is not None:
             found[table] = opened.version()
@@ -59,7 +59,7 @@ def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[
 
 def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
     """What differs between the Delta logs and the manifests; None if nothing does."""
-    for table, files in _kept(warehouse, manifests).items():
+    for table, files in kept_tables(warehouse, manifests).items():
         opened = _open(warehouse, table)
         if opened is None:
             return f"{table} has no Delta log"
@@ -70,7 +70,7 @@ def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | No
     return None
 
 
-def _kept(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
+def kept_tables(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
     """Return the tables that have a Delta log: all but those of event types, whose columns may change."""
     found = warehouse.current_files(manifests)
     return {table: files for table, files in found.items() if not table.startswith(PREFIX)}
@@ -119,7 +119,7 @@ def _follow(
         app_transactions=[Transaction(WRITER, last.number)],
     )
     if opened is None:
-        schema = Schema.from_arrow(_schema(paths[fresh[-1]]))
+        schema = Schema.from_arrow(schema_of(paths[fresh[-1]]))
         create_table_with_add_actions(str(folder), schema, adds, name=table, commit_properties=properties)
         return
     removes = [RemoveAction(name, changes, last.made_ms, present[name], {}) for name in gone]
@@ -158,7 +158,7 @@ def _present(opened: DeltaTable) -> dict[str, int]:
     return dict(zip(paths, sizes, strict=True))
 
 
-def _schema(path: Path) -> Any:
+def schema_of(path: Path) -> Any:
     """Return the columns in Arrow."""
     import pyarrow.parquet as pq
 

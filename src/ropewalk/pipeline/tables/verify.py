@@ -20,9 +20,18 @@ from ropewalk.pipeline.tables.channel_state import NOTED, Standing, condemn, mar
 from ropewalk.pipeline.tables.delta import check_delta
 from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.derive import INGESTED
+from ropewalk.pipeline.tables.iceberg import check_iceberg
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, check_typed
-from ropewalk.pipeline.tables.warehouse import GROWING, HOME, Manifest, Warehouse
+from ropewalk.pipeline.tables.warehouse import (
+    GROWING,
+    HOME,
+    Manifest,
+    Warehouse,
+    digest_file,
+    made_anew,
+    table_paths,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +82,11 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
         steps.append(
             Step("delta", "failed" if odd else "passed", odd or "the Delta logs name the same files")
         )
+    if warehouse.iceberg_mark.exists():
+        odd = check_iceberg(warehouse, manifests)
+        steps.append(
+            Step("iceberg", "failed" if odd else "passed", odd or "the Iceberg tables name the same files")
+        )
     at = Offset()
     for manifest in manifests:
         at = at.merged(manifest.end)
@@ -94,8 +108,11 @@ def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
     """
     named = {f.name: f for files in warehouse.current_files(manifests).values() for f in files}
     warehouse.paths(named.values())  # raises where one is behind a link
+    # By digest alone: a damaged file is not parsed.
     present = {
-        f.name: f for table in warehouse.table_names() for f in warehouse.files_in(warehouse.inside(table))
+        path.relative_to(warehouse.path).as_posix(): path
+        for table in warehouse.table_names()
+        for path in table_paths(warehouse.inside(table))
     }
     for name in sorted(named.keys() - present.keys()):
         return [Step("files", "failed", f"{name} is missing")]
@@ -103,7 +120,7 @@ def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
     for name in sorted(present.keys() - named.keys() - set(left)):
         return [Step("files", "failed", f"{name} is in no manifest")]
     for name, file in sorted(named.items()):
-        if present[name].blake3 != file.blake3:
+        if digest_file(present[name]) != file.blake3 or present[name].stat().st_size != file.size:
             return [Step("files", "failed", f"{name} holds other bytes than were written")]
     told = (
         f"{len(left)} files of a writer that did not end, as {left[0]}; the next removes them" if left else ""
@@ -127,11 +144,12 @@ def _folds(spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest],
     quarantined = any(each.mode == "quarantine" for each in manifests)
     mode = "quarantine" if quarantined else manifests[-1].mode
     query = make_query({"repository": source, "verify": mode, "columns": INGESTED})
-    batches = [(each, query.ranges_between(each.start, each.end)) for each in manifests]
+    live = made_anew(manifests)
+    batches = [(each, query.ranges_between(each.start, each.end)) for each in live]
     with tempfile.TemporaryDirectory(prefix="verify-", dir=warehouse.make().inside(HOME)) as folder:
         desk = Path(folder)
         staged = stage_ranges(spark, query, [part for _, parts in batches for part in parts], desk)
-        steps = [_roots(manifests, staged)]
+        steps = [_roots(live, staged)]
         paths = {name: desk / name for name in GROWING}
         write_empty(paths)
         found = {name: spark.read.parquet(str(path)) for name, path in paths.items()}

@@ -37,6 +37,7 @@ GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
 REMADE = ("deployments", "deployment_measures", "consumer_lag")
 DELTA_LOG = "_delta_log"  # a folder inside a table's, where Delta logs were asked for
 HOME = "_ropewalk"
+ICEBERG = "iceberg"  # a folder in HOME, where Iceberg tables were asked for
 BATCH = re.compile(r"batch(?:=([0-9]+)|-([0-9]+)\.parquet)", re.ASCII)
 VERSION = 3  # of manifests and the columns of tables
 CHUNK = 1 << 20
@@ -237,7 +238,7 @@ class Warehouse:
                 ) from error
             known = self.manifests()
             leftovers = self._leftovers(known)
-            self._follow_delta(known)  # before anything a Delta log may still name is swept away
+            self._follow(known)  # before anything a Delta log may still name is swept away
             self._sweep(known, leftovers)
             yield
         finally:
@@ -326,9 +327,7 @@ class Warehouse:
 
     def files_in(self, folder: Path) -> tuple[StoredFile, ...]:
         """The Parquet files of a folder with their digests."""
-        return tuple(
-            self._stored(path) for path in sorted(folder.rglob("*.parquet")) if DELTA_LOG not in path.parts
-        )
+        return tuple(self._stored(path) for path in table_paths(folder))
 
     def _stored(self, path: Path) -> StoredFile:
         import pyarrow.parquet as pq
@@ -336,7 +335,7 @@ class Warehouse:
         name = path.relative_to(self.path).as_posix()
         path = self.inside(*name.split("/"))
         rows = pq.read_metadata(path).num_rows
-        return StoredFile(name, _digest(path), path.stat().st_size, rows)
+        return StoredFile(name, digest_file(path), path.stat().st_size, rows)
 
     def commit(self, manifest: Manifest, before: list[Manifest]) -> None:
         """Make a batch part of the warehouse, on top of those before it: with its manifest on disk, it is."""
@@ -354,14 +353,24 @@ class Warehouse:
         beside.replace(target)
         _sync(target.parent)
         manifests = [*before, manifest]
-        self._follow_delta(manifests)
+        self._follow(manifests)
         self._drop(self.current_names(before), manifests)
 
-    def _follow_delta(self, manifests: list[Manifest]) -> None:
+    @property
+    def iceberg_mark(self) -> Path:
+        """Return the file whose presence means that Iceberg tables are kept."""
+        return self.inside(HOME, ICEBERG, "catalog.db")
+
+    def _follow(self, manifests: list[Manifest]) -> None:
+        """Bring Delta logs and Iceberg tables up to date, where they are kept."""
         if manifests and self.delta_mark.exists():
             from ropewalk.pipeline.tables.delta import follow_delta
 
             follow_delta(self, manifests)
+        if manifests and self.iceberg_mark.exists():
+            from ropewalk.pipeline.tables.iceberg import follow_iceberg
+
+            follow_iceberg(self, manifests)
 
     def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
         """The files that make up each table now."""
@@ -397,12 +406,24 @@ class Warehouse:
         ]
 
 
+def made_anew(manifests: list[Manifest]) -> list[Manifest]:
+    """Return the batches since the tables were last made anew: one that replaces files and brings logs of its own."""
+    start = max((at for at, each in enumerate(manifests) if each.replaces and each.logs), default=0)
+    return manifests[start:]
+
+
 def write_plainly(spark: SparkSession) -> None:
     """Let Spark write times in microseconds, which every reader of Parquet knows."""
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
-def _digest(path: Path) -> str:
+def table_paths(folder: Path) -> list[Path]:
+    """Return the Parquet files below the folder of a table, in order."""
+    return [path for path in sorted(folder.rglob("*.parquet")) if DELTA_LOG not in path.parts]
+
+
+def digest_file(path: Path) -> str:
+    """Return the BLAKE3 digest of a file."""
     import blake3 as hasher
 
     digest = hasher.blake3()

@@ -1,0 +1,68 @@
+"""`ropewalk pipeline quarantine`: what did not verify, and what became of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.pipeline.running import (
+    now_ms,
+    progress_line,
+    recorded,
+    source_of,
+    source_option,
+    spark_options,
+    spark_session,
+    warehouse_option,
+)
+
+LISTED = (
+    "SELECT engine, topic, position, entry_id, detail FROM events_rejected ORDER BY engine, topic, position"
+)
+
+
+@click.group("quarantine", cls=Group)
+def quarantine() -> None:
+    """List entries that did not verify, and verify them again."""
+
+
+@quarantine.command("ls", epilog="Examples:\n  ropewalk pipeline quarantine ls --warehouse ./tables\n")
+@warehouse_option
+@click.option("--limit", type=click.IntRange(1), default=100, metavar="N", help="Maximum number of rows.")
+def list_rejected(warehouse: Path, limit: int) -> None:
+    """List the rows of `events_rejected` with the reason of each."""
+    from ropewalk.pipeline.tables.duck import ask_duckdb
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    answer = ask_duckdb(Warehouse(warehouse).require(), LISTED, limit)
+    emit(answer.to_json(), answer.to_text if answer.rows else lambda: "nothing is in quarantine")
+
+
+@quarantine.command("retry", epilog="Examples:\n  ropewalk pipeline quarantine retry --warehouse ./tables\n")
+@warehouse_option
+@source_option
+@spark_options
+def retry(warehouse: Path, source: Path | None, master: str, remote: str | None) -> None:
+    """Verify entries in quarantine again, after a log was repaired. What holds moves to the tables.
+
+    If nothing changed, no table is written. Otherwise all tables are made anew from the logs, up to the recorded heads.
+    """
+    from ropewalk.pipeline.jobs.ingest import Ingest
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse).require()
+    with recorded(store, "retry") as facts, spark_session(master, remote) as spark:
+        job = Ingest(
+            spark,
+            source_of(store, source),
+            warehouse,
+            now_ms=now_ms,
+            mode="quarantine",
+            on_progress=progress_line("retry", None),
+        )
+        before, after = job.retry()
+        told = {"before": before, "after": after, "released": before - after}
+        facts |= told
+    emit(told, lambda: f"ok  {before - after} of {before} rows left quarantine, {after} stay")

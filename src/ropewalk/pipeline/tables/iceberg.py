@@ -1,0 +1,125 @@
+"""Keep Iceberg tables over the files of a warehouse, in a catalogue of its own: SQLite in `_ropewalk/iceberg`.
+
+As with Delta logs, the manifests stay the truth, the catalogue follows them in one transaction a table, and it can be
+deleted. Iceberg names files by absolute paths: a warehouse that was moved needs a new catalogue.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropewalk.errors import Damaged, Unavailable
+from ropewalk.pipeline.tables.delta import kept_tables, schema_of
+from ropewalk.pipeline.tables.warehouse import HOME, ICEBERG, Manifest, StoredFile, Warehouse
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+NAMESPACE = "ropewalk"
+
+
+def keep_iceberg(warehouse: Warehouse) -> None:
+    """From now on, every writer of this warehouse keeps Iceberg tables."""
+    warehouse.make().manifests()
+    warehouse.inside(HOME, ICEBERG).mkdir(exist_ok=True)
+    _catalog(warehouse).create_namespace_if_not_exists(NAMESPACE)
+
+
+def follow_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
+    """Make every Iceberg table say what the manifests say. Only the warehouse's writer may."""
+    catalog = _catalog(warehouse)
+    for name, files in kept_tables(warehouse, manifests).items():
+        _follow(warehouse, catalog, name, files, manifests[-1])
+
+
+def check_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
+    """Return what differs between the Iceberg tables and the manifests; None if nothing does."""
+    catalog = _catalog(warehouse)
+    for name, files in kept_tables(warehouse, manifests).items():
+        opened = _open(warehouse, catalog, name)
+        if opened is None:
+            return f"{name} has no Iceberg table"
+        wanted = {str(path): file.size for path, file in zip(warehouse.paths(files), files, strict=True)}
+        found = {path: each.file_size_in_bytes for path, each in _present(opened).items()}
+        if found != wanted:
+            odd = sorted(found.items() ^ wanted.items())
+            return f"the Iceberg table {name} and the manifests differ about {Path(odd[0][0]).name}"
+    return None
+
+
+def _follow(
+    warehouse: Warehouse, catalog: SqlCatalog, name: str, files: Sequence[StoredFile], last: Manifest
+) -> None:
+    paths = warehouse.paths(files)
+    opened = _open(warehouse, catalog, name)
+    if opened is None:
+        location = str(warehouse.inside(HOME, ICEBERG, name))
+        opened = catalog.create_table((NAMESPACE, name), schema_of(paths[-1]), location=location)
+    present = _present(opened)
+    fresh = [str(path) for path in paths if str(path) not in present]
+    gone = present.keys() - set(map(str, paths))
+    if not fresh and not gone:
+        return
+    about = {"batch": str(last.number), "manifest": last.digest}
+    with opened.transaction() as change:
+        if gone:
+            with change.update_snapshot(snapshot_properties=about).overwrite() as overwrite:
+                for path in gone:
+                    overwrite.delete_data_file(present[path])
+        if fresh:
+            change.add_files(fresh, about, check_duplicate_files=False)
+
+
+def _open(warehouse: Warehouse, catalog: SqlCatalog, name: str) -> Table | None:
+    """Return a table whose every path lies in the warehouse: the catalogue is data that others may have written."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    home = str(warehouse.inside(HOME, ICEBERG, name))
+    with closing(sqlite3.connect(warehouse.inside(HOME, ICEBERG, "catalog.db"))) as raw:
+        for (where,) in raw.execute(
+            "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?", (name,)
+        ):
+            _require_inside(home, [where])
+    try:
+        opened = catalog.load_table((NAMESPACE, name))
+    except NoSuchTableError:
+        return None
+    told = opened.metadata
+    redirected = [value for key, value in told.properties.items() if key.endswith(".path")]
+    _require_inside(
+        home, [f"{told.location}/", *(each.manifest_list for each in told.snapshots), *redirected]
+    )
+    return opened
+
+
+def _require_inside(home: str, paths: Sequence[str]) -> None:
+    for path in paths:
+        if not path.startswith(f"{home}/") or ".." in path.split("/"):
+            raise Damaged(
+                f"the Iceberg catalogue names {path!r}, which must lie in {home}",
+                reason="iceberg",
+                advice=f"Delete {Path(home).parent} and run `ropewalk pipeline tables --format iceberg` again.",
+            )
+
+
+def _present(opened: Table) -> dict[str, DataFile]:
+    return {task.file.file_path: task.file for task in opened.scan().plan_files()}
+
+
+def _catalog(warehouse: Warehouse) -> SqlCatalog:
+    try:
+        from pyiceberg.catalog.sql import SqlCatalog
+    except ImportError as error:
+        raise Unavailable(
+            "Iceberg tables need the pyiceberg library",
+            advice='Run: pip install ".[iceberg]" (in a checkout of ropewalk)',
+        ) from error
+    folder = warehouse.inside(HOME, ICEBERG)
+    uri = f"sqlite:///{warehouse.inside(HOME, ICEBERG, 'catalog.db')}"
+    return SqlCatalog(NAMESPACE, uri=uri, warehouse=str(folder))

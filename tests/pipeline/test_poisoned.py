@@ -1,0 +1,68 @@
+"""Every flipped bit in a file of a warehouse is found by `verify --tables`, before Spark reads anything of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from ropewalk.errors import RopewalkError
+from ropewalk.pipeline.tables.staging import write_empty
+from ropewalk.pipeline.tables.verify import check_files
+from ropewalk.pipeline.tables.warehouse import GROWING, Warehouse
+from tests.pipeline.test_delta import write
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Warehouse:
+    made = Warehouse(tmp_path / "tables")
+    with made.writing():
+        write(made, 3, "events", "deployments")
+        write(made, 2, "events")
+        write_empty({name: made.staging(name) for name in GROWING[2:]})
+    return made
+
+
+def is_found(store: Warehouse) -> bool:
+    """Whether manifests or files are refused, in words."""
+    try:
+        return any(step.status == "failed" for step in check_files(store, store.manifests()))
+    except RopewalkError as error:
+        return error.exit_code == 5
+
+
+def flip(store: Warehouse, path: Path, places: Iterable[int]) -> None:
+    kept = path.read_bytes()
+    for place in places:
+        raw = bytearray(kept)
+        raw[place // 8] ^= 1 << place % 8
+        path.write_bytes(raw)
+        assert is_found(store), f"bit {place} of {path.relative_to(store.path)}"
+    for size in (0, len(kept) // 2, len(kept) - 1):
+        path.write_bytes(kept[:size])
+        assert is_found(store), f"{path.relative_to(store.path)} cut to {size} bytes"
+    path.write_bytes(kept)
+
+
+def stored(store: Warehouse) -> list[Path]:
+    """The files of tables, and every manifest that another names by its digest."""
+    return [*sorted(store.path.glob("[a-z]*/**/*.parquet")), *sorted(store.batches.glob("*.json"))[:-1]]
+
+
+def test_flipped_bits_of_tables_are_found(store: Warehouse):
+    chance = random.Random(11)
+    assert not is_found(store) and len(stored(store)) == 4
+    for path in stored(store):
+        bits = 8 * path.stat().st_size
+        footer = range(bits - 64, bits)  # where readers begin
+        flip(store, path, [*chance.sample(range(bits), 40), *footer[::7]])
+    assert not is_found(store)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_flipped_bit_of_tables_is_found(store: Warehouse):
+    for path in stored(store):
+        flip(store, path, range(8 * path.stat().st_size))
