@@ -23,7 +23,9 @@ LISTED = (
 )
 
 
-@click.group("quarantine", cls=Group)
+@click.group(
+    "quarantine", cls=Group, epilog="Examples:\n  ropewalk pipeline quarantine ls --warehouse ./tables\n"
+)
 def quarantine() -> None:
     """List entries that did not verify, and verify them again."""
 
