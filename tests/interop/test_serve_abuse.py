@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from tests.serving import Served, serving
+from tests.serving import Served, call, serving
 from tests.waiting import LIMIT_S, Crew, until
 
 from ropewalk.gitlog.repository.opening import open_repository
@@ -116,6 +116,39 @@ def test_full_queue_answers_503_and_loses_nothing(tmp_path):
         assert server.stop() == 0
     with open_repository(tmp_path / "log.git") as log:
         assert sorted(event.ulid for event in log.events("x")) == sorted(taken)
+
+
+def test_pages_end_at_their_byte_budget(tmp_path):
+    """A page of large events ends early, and `next_since` continues without a gap."""
+    with serving(tmp_path) as server:
+        for number in range(12):
+            document = {"type": "t", "payload": {"n": number, "text": "x" * 1_000_000}}
+            assert server("POST", "/shiplog/x/events", document).status == 201
+        seen: list[int] = []
+        since, sizes = "", []
+        while (page := server("GET", f"/shiplog/x/events?limit=512{since}")).json["events"]:
+            sizes.append(len(page.body))
+            seen += [each["envelope"]["payload"]["n"] for each in page.json["events"]]
+            since = f"&since={page.json['next_since']}"
+        assert seen == list(range(12)) and len(sizes) == 2 and max(sizes) < 10 << 20
+        assert server("GET", "/shiplog/tail?ns=x&limit_per_ns=12").status == 200
+
+
+def test_one_key_appends_an_envelope_once(tmp_path):
+    """Concurrent requests with one Idempotency-Key: each waits for the first, and all get its receipt."""
+    with serving(tmp_path) as server:
+        call(tmp_path, "key", "new", "ada")
+        made = call(
+            tmp_path, "ledger", "envelope", "--channel", "audit", "--domain", "ops", "--class", "Observation",
+            "--type", "t", "--payload", "-", "--key", "ada", stdin=b"{}",
+        )  # fmt: skip
+        headers = {"Idempotency-Key": "one", "Content-Type": "application/json"}
+        with Crew(8) as crew:
+            answers = crew.map(
+                lambda _: server("POST", "/channels/audit/envelopes", body=made.stdout, headers=headers),
+                range(8),
+            )
+        assert {each.status for each in answers} == {201} and len({each.body for each in answers}) == 1
 
 
 def test_keyed_appends_survive_kill_9(tmp_path):

@@ -18,7 +18,12 @@ SETTLE_S = 2.0
 
 
 def read_for_group(
-    log: GitRepository, topic: str, since: str | None, limit: int, group: str | None
+    log: GitRepository,
+    topic: str,
+    since: str | None,
+    limit: int,
+    group: str | None,
+    bytes_max: int | None = None,
 ) -> tuple[EventPage, Callable[[], None] | None]:
     """Return a page, and what moves the group's checkpoint behind it; None where the checkpoint stays.
 
@@ -26,7 +31,7 @@ def read_for_group(
     """
     cursor = open_cursor(log, group, topic, MESSAGES) if group is not None else None
     start = cursor.ulid if cursor is not None and since is None else since
-    page = log.read(topic, start, limit, layout=MESSAGES)
+    page = log.read(topic, start, limit, layout=MESSAGES, bytes_max=bytes_max)
     if group is None or not page.events:
         return page, None
     line = log.lines.line(MESSAGES, topic)

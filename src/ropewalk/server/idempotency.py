@@ -6,6 +6,7 @@ before the events are: after a crash the log itself shows which of them were app
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -50,9 +51,8 @@ class IdempotencyKeys:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._tables = LmdbTables(folder, TABLES)
-        self.under_way: set[tuple[str, str, str]] = (
-            set()
-        )  # client, target and key of requests with no answer yet
+        # Client, target and key of requests with no answer yet; the event is set when there is one.
+        self.under_way: dict[tuple[str, str, str], asyncio.Event] = {}
 
     def find(self, client: str, target: str, key: str, body: bytes) -> KeyedRequest:
         """Return the request as it is known, or a new one. A key of another body raises `ContentDiffers`."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from ropewalk.bridge.webhooks.forms import RETRY_S, check_signature
 from ropewalk.bridge.webhooks.hooks import Webhook
@@ -193,3 +197,25 @@ def test_damaged_hook_stops_no_other(log, runner, endpoint):
 )
 def test_translated_addresses_are_not_public(address):
     assert not is_public(address)
+
+
+def test_attempt_has_a_deadline_for_the_whole_answer():
+    """An endpoint that sends a byte now and then never lets a step time out."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+
+        def drip() -> None:
+            link, _ = listener.accept()
+            with link, contextlib.suppress(OSError):
+                for byte in itertools.cycle(b"x"):
+                    if stop.wait(0.05):
+                        return
+                    link.sendall(bytes([byte]))
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        done = post(url, b"{}", {}, allow_private=True, timeout_s=LIMIT_S, attempt_s=0.5)
+        stop.set()
+        thread.join(LIMIT_S)
+    assert not done.ok and done.detail == "no whole answer within 0.5 s"

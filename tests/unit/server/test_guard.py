@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 
 import pytest
 from tests.asgi import served
@@ -74,3 +76,36 @@ def test_cors_answers_listed_origins_only(tmp_path):
             assert "access-control-allow-origin" not in answer.headers
 
     asyncio.run(main())
+
+
+def test_large_bodies_share_one_byte_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr("ropewalk.server.http.guard.BODIES_BYTES_MAX", 250_000)
+
+    async def main() -> None:
+        async with served(tmp_path) as client:
+            events = [{"type": "t", "payload": {"text": "x" * size}} for size in (1_000, 200_000, 300_000)]
+            for path in ("/shiplog/x/events", "/gossip/chat/messages"):
+                for event, status in zip(events, (201, 201, 503), strict=True):
+                    sent = event if "shiplog" in path else {"payload": event["payload"]}
+                    size = {"content-length": str(len(json.dumps(sent)))}
+                    assert (await client("POST", path, sent, headers=size)).status == status
+            # What was counted is given back when a request ends.
+            assert (await client("POST", "/shiplog/x/events", events[1], headers=size)).status == 201
+
+    asyncio.run(main())
+
+
+def test_log_lines_are_rate_limited(capsys):
+    from ropewalk.cli.server.serve import LINES_PER_S, _JsonLines, _Stderr
+
+    handler = _Stderr()
+    handler.setFormatter(_JsonLines())
+    journal = logging.Logger("ropewalk.test")
+    journal.addHandler(handler)
+    for n in range(20 * LINES_PER_S):
+        journal.info("line %d", n)
+    journal.error("an error is always written")
+    lines = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert lines[0] == "line 0" and lines[-1] == "an error is always written"
+    assert lines[-2].endswith(f"lines were left out: more than {LINES_PER_S} a second")
+    assert len(lines) < 20 * LINES_PER_S

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from ropewalk.cli.common.locations import here, login, named_writer, sealing_key
 from ropewalk.cli.common.tls_options import address_option
 from ropewalk.errors import Unavailable
 from ropewalk.kernel.terminal_text import printable
+from ropewalk.server.auth.rate_limit import RateLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from ropewalk.server.watch.config import WatchConfig
 
 PORT = 7480  # written out so that --help loads no server; a test compares
+LINES_PER_S = 500  # log lines; errors are always written
 INSTALL = 'pip install ".[server]"'
 
 
@@ -223,7 +226,22 @@ class _TextLines(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
+    """Write lines to stderr, at most so many a second; then say how many were left out."""
+
+    left_out = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rate = RateLimiter(LINES_PER_S, LINES_PER_S)
+
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.ERROR and self._rate.wait_s("lines", time.monotonic()):
+            self.left_out += 1
+            return
+        if self.left_out:
+            missed, self.left_out = self.left_out, 0
+            text = f"{missed} lines were left out: more than {LINES_PER_S} a second"
+            say(self.format(logging.LogRecord("ropewalk.log", logging.WARNING, "", 0, text, None, None)))
         say(self.format(record))
 
 

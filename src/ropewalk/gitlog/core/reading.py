@@ -68,12 +68,23 @@ class EventPage:
     restarted: bool = False
 
 
-def read(repo: Repo, line: LogView, since: Ulid | None, limit: int) -> EventPage:
-    """Return the events after `since`. An unknown `since` means: S0, the first greater ULID; S1, the beginning."""
+def read(
+    repo: Repo, line: LogView, since: Ulid | None, limit: int, bytes_max: int | None = None
+) -> EventPage:
+    """Return the events after `since`. An unknown `since` means: S0, the first greater ULID; S1, the beginning.
+
+    With `bytes_max` the page ends with the event that reaches that size.
+    """
     limit = _clamp(limit)
     start, restarted = height_after(line, since)
-    found = tuple(events(repo, line, start, min(start + limit, line.count)))
-    return EventPage(found, found[-1].ulid if found else since, restarted)
+    found: list[Event] = []
+    size = 0
+    for event in events(repo, line, start, min(start + limit, line.count)):
+        found.append(event)
+        size += len(event.raw)
+        if bytes_max is not None and size >= bytes_max:
+            break
+    return EventPage(tuple(found), found[-1].ulid if found else since, restarted)
 
 
 def events(repo: Repo, line: LogView, start: int, stop: int) -> Iterator[Event]:

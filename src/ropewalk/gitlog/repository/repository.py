@@ -99,11 +99,17 @@ class GitRepository:
         return outcomes
 
     def read(
-        self, topic: str, since: str | None = None, limit: int = LIMIT_DEFAULT, *, layout: Layout = SHIPLOG
+        self,
+        topic: str,
+        since: str | None = None,
+        limit: int = LIMIT_DEFAULT,
+        *,
+        layout: Layout = SHIPLOG,
+        bytes_max: int | None = None,
     ) -> EventPage:
-        """Return a page of events after a ULID, in order."""
+        """Return a page of events after a ULID, in order; `bytes_max` ends it with the event that reaches that size."""
         after = None if since is None else parse(since)
-        return read(self.store, self.lines.line(layout, topic), after, limit)
+        return read(self.store, self.lines.line(layout, topic), after, limit, bytes_max)
 
     def events(self, topic: str, since: str | None = None, *, layout: Layout = SHIPLOG) -> Iterator[Event]:
         """Yield every event after a ULID, in order, one at a time: memory does not grow with the log."""

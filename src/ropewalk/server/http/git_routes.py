@@ -10,12 +10,12 @@ from litestar import Response, Router, delete, get, post, put
 from litestar.background_tasks import BackgroundTask
 from litestar.params import FromPath, FromQuery, QueryParameter
 
-from ropewalk.errors import Invalid, InvalidEnvelope, NotFound, RopewalkError
+from ropewalk.errors import Invalid, InvalidEnvelope, NotFound, RopewalkError, TooLarge
 from ropewalk.gitlog.consumers.consumers import cursor_status, cursors, reset_cursor, set_cursor
 from ropewalk.gitlog.consumers.cursor import Cursor, find_cursor, kind_kept
-from ropewalk.gitlog.core.envelope import Draft, check_numbers
+from ropewalk.gitlog.core.envelope import Draft, Event, check_numbers
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, EventPage, messages_answer
+from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, EventPage, interleave, messages_answer
 from ropewalk.gitlog.repository.recent import find_event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.ulid import parse
@@ -40,6 +40,8 @@ from ropewalk.server.http.replies import (
 from ropewalk.server.node import ServerNode
 
 NAMESPACES_MAX = 64  # of one tail
+PAGE_BYTES = 8 << 20  # after which a page ends
+TAIL_BYTES_MAX = 32 << 20
 LAYOUTS = {"shiplog": SHIPLOG, "messages": MESSAGES}
 Since = Annotated[str | None, QueryParameter(description="Only what comes after this ULID.")]
 Limit = Annotated[int, QueryParameter(description="How many at most; above 512 counts as 512.")]
@@ -83,7 +85,7 @@ async def read_events(
     """Read a page of events in order."""
     node = node_of(request)
     identity_of(request).require("read", f"shiplog/{ns}")
-    page = await node.read(node.log.read, ns, since, limit)
+    page = await node.read(node.log.read, ns, since, limit, bytes_max=PAGE_BYTES)
     return _page(request, page, ns)
 
 
@@ -133,6 +135,21 @@ async def show_event(request: Asked, ns: FromPath[str], ulid: FromPath[str]) -> 
     )
 
 
+def _tail(node: ServerNode, names: list[str], limit: int) -> list[Event]:
+    pages: dict[str, list[Event]] = {}
+    size = 0
+    for name in names:
+        pages[name] = node.log.tail([name], limit_per_topic=limit)
+        size += sum(len(event.raw) for event in pages[name])
+        if size > TAIL_BYTES_MAX:
+            raise TooLarge(
+                f"the newest events have more than {TAIL_BYTES_MAX} bytes",
+                limit=TAIL_BYTES_MAX,
+                advice="Ask for fewer namespaces, or a smaller limit_per_ns.",
+            )
+    return list(interleave(pages))
+
+
 @get("/shiplog/tail")
 async def tail_events(
     request: Asked, ns: FromQuery[list[str]], limit_per_ns: FromQuery[int] = 10
@@ -143,7 +160,7 @@ async def tail_events(
         raise HttpRefusal(400, f"at most {NAMESPACES_MAX} namespaces and 1 to 512 events of each")
     for each in ns:
         identity_of(request).require("read", f"shiplog/{each}")
-    found = await node.read(node.log.tail, list(dict.fromkeys(ns)), limit_per_topic=limit_per_ns)
+    found = await node.read(_tail, node, list(dict.fromkeys(ns)), limit_per_ns)
     marks = {event.topic: str(event.ulid) for event in found}
     rows = b",".join(event_bytes(event, event.topic) for event in found)
     since = jcs.encode(found[-1].ulid if found else None)
@@ -178,7 +195,7 @@ async def read_messages(
     try:
         if group is not None:
             await node.moves.settled(group, topic)
-        page, move = await node.read(read_for_group, node.log, topic, since_ulid, limit, group)
+        page, move = await node.read(read_for_group, node.log, topic, since_ulid, limit, group, PAGE_BYTES)
     except RopewalkError as error:
         raise spelled(MESSAGES, error) from error
     found = reply(messages_answer(page, topic, group if move is not None else None))

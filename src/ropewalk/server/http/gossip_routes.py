@@ -37,6 +37,7 @@ from ropewalk.server.http.replies import (
 from ropewalk.server.node import NODE_KEY, ServerNode
 
 LIMIT_DEFAULT, LIMIT_MAX = 128, 512
+PAGE_BYTES = 8 << 20  # after which a page ends
 T = TypeVar("T")
 
 
@@ -60,9 +61,14 @@ async def read_gossip(
     count = max(1, min(limit, LIMIT_MAX))
 
     def look(log: GossipLog) -> dict[str, Any]:
-        found = list(islice(log.arrivals(Cursor(after) if after is not None else None), count))
-        rows = [_row(signed) for _, signed in found]
-        return {"messages": rows, "next_after": found[-1][0] if found else after}
+        rows, last, size = [], after, 0
+        for cursor, signed in islice(log.arrivals(Cursor(after) if after is not None else None), count):
+            last = cursor
+            rows.append(_row(signed))
+            size += len(jcs.encode_foreign(rows[-1]["payload"]))
+            if size >= PAGE_BYTES:
+                break
+        return {"messages": rows, "next_after": last}
 
     return reply(await _with_topic(request, topic, look))
 

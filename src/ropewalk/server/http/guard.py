@@ -31,6 +31,8 @@ OPEN_PATHS = {
     "/readyz",
 }  # probes and their like have no identity, and are not counted against one
 KNOWN_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+SMALL_DIGITS = 6  # a Content-Length of fewer digits is a small body
+BODIES_BYTES_MAX = 256 << 20  # of large bodies under way, all clients together
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -174,6 +176,7 @@ class Guard:
         self._node = node
         self._gate = gate
         self._figures: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._bodies = 0  # bytes of large bodies under way
         self._refusals = LogRateLimit(_journal.warning)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,7 +205,7 @@ class Guard:
                 self._gate.admit_preflight(scope["headers"], server[0] if server else None)
                 await watched({"type": "http.response.start", "status": 204, "headers": []})
                 return await watched({"type": "http.response.body", "body": b""})
-            self._admit(scope)
+            receive = self._admit(scope, receive)
             if not await append_directly(scope, receive, watched, self._node):
                 await self._app(scope, receive, watched)
         except RopewalkError as error:
@@ -210,14 +213,16 @@ class Guard:
             self._refusals(f"refused {scope['method']}: {error.code}: {error.detail}")
             await self._refuse(error.to_problem(), headers_of(error), watched)
         finally:
+            self._bodies -= scope.pop("ropewalk.body", 0)
             if span is not None and telemetry is not None:
                 telemetry.end(span, scope, answered)
         self._count(scope, answered, time.perf_counter() - start)
         return None
 
-    def _admit(self, scope: Scope) -> None:
+    def _admit(self, scope: Scope, receive: Receive) -> Receive:
+        """Refuse the request, or return how its body is received: large bodies count against a common limit."""
         if scope["path"] in OPEN_PATHS:
-            return
+            return receive
         if self._node.draining:
             raise Unavailable("the server is stopping")
         client, server = scope.get("client"), scope.get("server")
@@ -231,12 +236,31 @@ class Guard:
             is_page=not scope["path"].startswith("/api/"),
         )
         limit = self._node.settings.body_bytes_max
+        large = False
         for name, value in scope["headers"]:
+            if name == b"transfer-encoding" or (name == b"content-length" and len(value) >= SMALL_DIGITS):
+                large = True
             if name == b"content-length" and (not value.isdigit() or int(value) > limit):
                 raise TooLarge(
                     f"the body has {value.decode('latin-1')[:20]} bytes; at most {limit} are taken",
                     limit=limit,
                 )
+        return self._counted(scope, receive) if large else receive
+
+    def _counted(self, scope: Scope, receive: Receive) -> Receive:
+        async def counted() -> MutableMapping[str, Any]:
+            message = await receive()
+            size = len(message.get("body", b""))
+            scope["ropewalk.body"] = scope.get("ropewalk.body", 0) + size
+            self._bodies += size
+            if self._bodies > BODIES_BYTES_MAX:
+                raise Unavailable(
+                    f"requests under way have more than {BODIES_BYTES_MAX} bytes",
+                    advice="Nothing was written; send it again after Retry-After.",
+                )
+            return message
+
+        return counted
 
     async def _refuse(self, problem: dict[str, Any], headers: dict[str, str], send: Send) -> None:
         body = body_of(problem)

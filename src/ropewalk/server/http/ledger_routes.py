@@ -36,7 +36,7 @@ from ropewalk.server.http.replies import (
     body_of,
     count_appends,
     identity_of,
-    keyed,
+    keyed_alone,
     node_of,
     not_modified,
     parse_items,
@@ -132,15 +132,15 @@ async def append_envelopes(request: Asked, channel: FromPath[str]) -> Response[m
     node = node_of(request)
     identity_of(request).require("append", f"ledger/{channel}")
     raw = await body_of(request, JSON, CBOR)
-    key = await keyed(request, raw)
     is_cbor = request.headers.get("content-type", "").strip().lower().startswith(CBOR)
-    if key is not None and key.outcomes is not None:
-        return receipts(key.outcomes, _is_array(raw, is_cbor), {})
-    raws, many = await node.read(_envelopes, raw, is_cbor)
-    outcomes = await node.submit(channel, raws)
-    count_appends(request, "ledger", outcomes)
-    rows = [each.to_problem() if isinstance(each, RopewalkError) else each.to_json() for each in outcomes]
-    await remember(request, key, rows)
+    async with keyed_alone(request, raw) as key:
+        if key is not None and key.outcomes is not None:
+            return receipts(key.outcomes, _is_array(raw, is_cbor), {})
+        raws, many = await node.read(_envelopes, raw, is_cbor)
+        outcomes = await node.submit(channel, raws)
+        count_appends(request, "ledger", outcomes)
+        rows = [each.to_problem() if isinstance(each, RopewalkError) else each.to_json() for each in outcomes]
+        await remember(request, key, rows)
     return receipts(rows, many, {})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from litestar import Request, Response
 
-from ropewalk.errors import Denied, InvalidJson, RopewalkError, Unavailable
+from ropewalk.errors import Denied, InvalidJson, RopewalkError
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
@@ -93,23 +93,21 @@ async def keyed(request: Asked, raw: bytes) -> KeyedRequest | None:
 
 @asynccontextmanager
 async def keyed_alone(request: Asked, raw: bytes) -> AsyncIterator[KeyedRequest | None]:
-    """As `keyed`; within, no other request with the key is let in."""
+    """As `keyed`; a request with a key waits for the one with that key before it, and then finds its outcomes."""
     key = request.headers.get("idempotency-key")
     if key is None:
         yield None
         return
     mark = identity_of(request).name, f"{request.method} {request.scope['path']}", key
     under_way = node_of(request).keys.under_way
-    if mark in under_way:
-        raise Unavailable(
-            "another request with this Idempotency-Key is under way",
-            advice="Send it again after Retry-After.",
-        )
-    under_way.add(mark)
+    while (before := under_way.get(mark)) is not None:
+        await before.wait()
+    ended = under_way[mark] = asyncio.Event()
     try:
         yield await keyed(request, raw)
     finally:
-        under_way.discard(mark)
+        del under_way[mark]
+        ended.set()
 
 
 async def has_left(request: Asked) -> bool:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from ropewalk.bridge.webhooks.post import post as send
 from ropewalk.errors import Unavailable
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.server.watch.signals import Signal
 
 Severity = Literal["page", "ticket"]
-SEND_S = 10.0
 DOMAIN = "ropewalk.watch"
 
 
@@ -117,11 +115,6 @@ def post(url: str, document: Any) -> None:
     """Send a document; a refusal or no answer is `Unavailable`. The URL comes from the operator's configuration."""
     if not url.startswith(("http://", "https://")):
         raise Unavailable(f"{url[:80]} must be an http or https address")
-    request = urllib.request.Request(  # noqa: S310 - the scheme was checked
-        url, json.dumps(document).encode(), {"Content-Type": "application/json"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=SEND_S):  # noqa: S310
-            pass
-    except (OSError, urllib.error.URLError) as error:
-        raise Unavailable(f"{url[:80]}: {error}") from error
+    done = send(url, json.dumps(document).encode(), {"Content-Type": "application/json"}, allow_private=True)
+    if not done.ok:
+        raise Unavailable(f"{url[:80]}: {done.status or 'no answer'} {done.detail}")
