@@ -96,6 +96,18 @@ def _complete(operation: dict[str, Any]) -> None:
             if status in ("200", "201"):
                 for content in answer.get("content", {}).values():
                     content["example"] = EXAMPLES[name]
+    if BODIES.get(name, ({},))[0] is _ONE_OR_MANY:
+        one = answers["201"]["content"]["application/json"]
+        many = {
+            "type": "object",
+            "required": ["receipts"],
+            "properties": {"receipts": {"type": "array", "items": {"oneOf": [one["schema"], problem]}}},
+        }
+        one["schema"] = {"oneOf": [one["schema"], many]}
+        answers["200"] = {
+            "description": "An array with refused items: each is a receipt or a problem, in its place.",
+            "content": {"application/json": {"schema": many}},
+        }
     if name in BODIES:
         schema, kinds, example = BODIES[name]
         content = {kind: {"schema": schema} for kind in kinds}
