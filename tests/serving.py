@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -107,9 +108,21 @@ def call(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.Comple
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, *options: str, env: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
+    folder: Path,
+    *options: str,
+    env: Mapping[str, str] | None = None,
+    limit_s: float = LIMIT_S,
+    files: int | None = None,
 ) -> Iterator[Served]:
-    """Serve the repository `log.git` of a folder, which is made if it is missing; at most for the limit."""
+    """Serve the repository `log.git` of a folder, which is made if it is missing; at most for the limit.
+
+    `files` limits the open files of the server.
+    """
+
+    def limit() -> None:
+        if files is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
     if not (folder / "log.git").exists():
         made = subprocess.run(
             command("init", str(folder / "log.git")),
@@ -126,6 +139,7 @@ def serving(
             stderr=errors,
             env={**environment(folder), **(env or {})},
             cwd=folder,
+            preexec_fn=limit if files is not None else None,
         )
     with ended(process, limit_s):
         assert process.stdout is not None

@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.serving import call, serving
@@ -28,10 +29,10 @@ def test_generated_client_works(tmp_path, monkeypatch):
         assert done.returncode == 0, done.stdout + done.stderr
         with importlib.import_module("made_client").Client(base_url=server.facts["url"]) as client:
 
-            def route(name: str) -> object:
+            def route(name: str) -> Any:
                 return importlib.import_module(f"made_client.api.{name}").sync
 
-            def model(name: str, value: object) -> object:
+            def model(name: str, value: object) -> Any:
                 module, _, kind = name.partition(":")
                 return getattr(importlib.import_module(f"made_client.models.{module}"), kind).from_dict(value)
 
