@@ -16,6 +16,7 @@ import uvicorn
 
 from ropewalk.errors import Invalid, NotFound, Usage
 from ropewalk.net.admission import connection_budget
+from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.refusals import listening
 from ropewalk.server.http.app import API, make_app
 from ropewalk.server.http.connections import StreamSockets, http_protocol
@@ -26,6 +27,10 @@ from ropewalk.server.settings import Settings, TlsPaths
 from ropewalk.stream.serve.server import STREAM_PATH
 
 KEEP_ALIVE_S = 30
+BACKLOG = 1_024  # connections that the kernel keeps until they are accepted
+# asyncio accepts as many in one turn as its backlog says, before those beyond the limit are closed; few enough that
+# the reserve of file descriptors holds them.
+ACCEPTED_PER_TURN = 32
 ENDED_AT_ONCE = 143  # as a shell reports SIGTERM
 _journal = logging.getLogger("ropewalk.server")
 
@@ -52,17 +57,29 @@ async def serve(node: ServerNode, ready: Callable[[Facts], None], notify: Callab
             channels = ledger_server(node)
             if channels is not None:
                 await closing.enter_async_context(channels)
+            _report_loop_errors()
             server = _Server(_config(node), node)
             serving = asyncio.create_task(server.serve([listener]))
             stack.enter_context(_signals(server, notify))
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
             if not serving.done():
+                listener.listen(BACKLOG)
                 urls = channels.urls if channels is not None else {}
                 ready(addresses(settings, listener.getsockname()[1]) | urls)
                 notify("READY=1")
             await serving
     notify("STATUS=stopped")
+
+
+def _report_loop_errors() -> None:
+    """Log what no coroutine handles, such as a failed accept, in one line each and not without limit."""
+    say = LogRateLimit(_journal.error)
+
+    def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        say(f"{context['message']}: {context.get('exception')!r}")
+
+    asyncio.get_running_loop().set_exception_handler(report)
 
 
 def addresses(settings: Settings, port: int) -> Facts:
@@ -115,7 +132,7 @@ def _config(node: ServerNode) -> uvicorn.Config:
         proxy_headers=False,  # a client must not choose the address that it is limited by
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
-        backlog=1_024,
+        backlog=ACCEPTED_PER_TURN,
     )
     config.load()
     if settings.tls is not None:
