@@ -41,8 +41,9 @@ mutants: $(READY)  ## break each clause of docs/status.md; its tests must notice
 vectors: $(READY)  ## write the generated vectors again
 	$(BIN)/python -m vectors.generate
 
-docs: $(READY)  ## write the generated pages again
-	$(BIN)/python docs/generate_cli.py
+docs: $(READY)  ## write the generated pages again, and build the site into build/site
+	for page in cli http errors python; do $(BIN)/python docs/generate_$$page.py || exit 1; done
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lock: $(READY)  ## pin every dependency again
 	$(BIN)/python -m pip install --quiet uv

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -31,6 +32,28 @@ def test_http_reference_is_up_to_date():
 def test_errors_page_is_up_to_date():
     done = subprocess.run([sys.executable, ROOT / "docs" / "generate_errors.py", "--check"], timeout=LIMIT_S)
     assert done.returncode == 0, "run python docs/generate_errors.py"
+
+
+def test_python_reference_is_up_to_date():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate_python.py", "--check"], timeout=LIMIT_S)
+    assert done.returncode == 0, "run python docs/generate_python.py"
+
+
+@pytest.mark.slow
+def test_site_builds_without_warnings(tmp_path):
+    """A page that is in no menu, or a link that leads nowhere, is a warning."""
+    site, environment = tmp_path / "site", {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    pages = [path.read_text(encoding="utf-8") for path in site.rglob("*.html")]
+    loaded = [
+        each
+        for page in pages
+        for each in re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)', page)
+    ]
+    assert not loaded, "the site loads from another host"
+    assert "ropewalk.open" in (site / "search" / "search_index.json").read_text(encoding="utf-8")
 
 
 def test_explain_and_the_errors_page_agree():
