@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from ropewalk.errors import BrokenLink, Invalid, RopewalkError, SigInvalid
@@ -35,24 +35,6 @@ ARCHIVE_BLOCKS_MAX: Final = 16_384  # the manifest of so many is a megabyte; a l
 
 _FORM: Final = ManifestForm("archive manifest", "Take this archive from another copy; it cannot be repaired.")
 _FORK: Final = re.compile(r"fork-(?:0|[1-9][0-9]{0,19})-[0-9a-f]{16}\.json")
-_NAMES: Final = frozenset(
-    (
-        "version",
-        "channel",
-        "start_height",
-        "end_height",
-        "block_hashes",
-        "range_root",
-        "outer_root",
-        "previous",
-        "envelopes",
-        "detached_payloads",
-        "policy_hash",
-        "created_at",
-        "signer",
-        "files",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +87,9 @@ def parse_archive_manifest(raw: bytes) -> ArchiveManifest:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: archive manifest: expected exactly the members of an archive manifest
     """
-    value = jcs.parse_canonical(raw, bytes_max=ARCHIVE_MANIFEST_BYTES_MAX)
-    if not isinstance(value, dict) or value.keys() != _NAMES:
-        raise _FORM.wrong("expected exactly the members of an archive manifest")
-    if type(value["version"]) is not int or value["version"] != 1:
-        raise _FORM.wrong(f"version {value['version']!r:.20} is unknown; expected 1")
+    found = jcs.parse_canonical(raw, bytes_max=ARCHIVE_MANIFEST_BYTES_MAX)
+    expected = "exactly the members of an archive manifest"
+    value = _FORM.members(found, [field.name for field in fields(ArchiveManifest)], expected)
     if not isinstance(value["channel"], str) or not isinstance(value["created_at"], str):
         raise _FORM.wrong("channel and created_at must be strings")
     start, end = _FORM.natural(value, "start_height"), _FORM.natural(value, "end_height")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Final, cast
 
 from ropewalk.errors import RopewalkError
@@ -15,23 +15,8 @@ from ropewalk.ledger.keys.history import KeyProof, parse_key_proofs
 BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; split the range instead
 
 ENCODINGS: Final = ["json", "cbor"]
+_OPTIONAL: Final = frozenset(("anchors", "encodings", "keys"))
 _FORM: Final = ManifestForm("manifest", "Export the bundle again.")
-_NAMES: Final = frozenset(
-    (
-        "version",
-        "channel",
-        "start_height",
-        "end_height",
-        "block_hashes",
-        "range_root",
-        "merkle_proofs",
-        "payload_refs",
-        "policy_hash",
-        "created_at",
-        "signer",
-        "files",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +80,9 @@ def parse_manifest(raw: bytes) -> BundleManifest:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: manifest: expected exactly the members of a bundle manifest
     """
-    value = jcs.parse_canonical(raw)
-    if not isinstance(value, dict) or value.keys() - {"anchors", "encodings", "keys"} != _NAMES:
-        raise _FORM.wrong("expected exactly the members of a bundle manifest")
-    if value["version"] != 1 or value["version"] is True:
-        raise _FORM.wrong(f"version {value['version']!r:.20} is unknown; expected 1")
+    names = [field.name for field in fields(BundleManifest) if field.default is MISSING]
+    expected = "exactly the members of a bundle manifest"
+    value = _FORM.members(jcs.parse_canonical(raw), names, expected, _OPTIONAL)
     start, end = _FORM.natural(value, "start_height"), _FORM.natural(value, "end_height")
     if not start <= end < start + BUNDLE_BLOCKS_MAX:
         raise _FORM.wrong(f"heights {start} to {end} must be a range of at most {BUNDLE_BLOCKS_MAX} blocks")

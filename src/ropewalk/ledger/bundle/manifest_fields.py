@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.schema.form import Form
 
 # Canonical members are sorted, so every manifest ends with these three. They are read without parsing the rest.
 _TAIL: Final = re.compile(
@@ -50,45 +50,10 @@ class File:
         return {"name": self.name, "blake3": self.blake3, "bytes": self.size}
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestForm:
-    """Reads the members of one kind of manifest.
+class ManifestForm(Form):
+    """Reads the members of one kind of manifest."""
 
-    >>> ManifestForm("manifest", "Export it again.").natural({"n": -1}, "n")
-    Traceback (most recent call last):
-    ropewalk.errors.Invalid: manifest: n must be a natural number
-    """
-
-    kind: str
-    advice: str
-
-    def wrong(self, what: str) -> Invalid:
-        """Return the error."""
-        return Invalid(f"{self.kind}: {what}", advice=self.advice)
-
-    def items(self, value: dict[str, Any], name: str) -> list[Any]:
-        """Return a member that is a list."""
-        if not isinstance(value[name], list):
-            raise self.wrong(f"{name} must be a list")
-        return cast("list[Any]", value[name])
-
-    def natural(self, value: dict[str, Any], name: str) -> int:
-        """Return a member that is a natural number."""
-        if type(value[name]) is not int or value[name] < 0:
-            raise self.wrong(f"{name} must be a natural number")
-        return cast(int, value[name])
-
-    def text(self, value: Any, name: str) -> str:
-        """Return a string of the named member."""
-        if not isinstance(value, str):
-            raise self.wrong(f"{name} must hold strings")
-        return value
-
-    def digest(self, value: Any, name: str) -> str:
-        """Return a hash of the named member."""
-        if hash_from_hex(value) is None:
-            raise self.wrong(f"{name}: hashes must be 64 lowercase hex digits")
-        return str(value)
+    __slots__ = ()
 
     def file(self, value: Any) -> File:
         """Parse a file of the list `files`."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from cryptography import x509
 
-from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.schema.form import Form
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList, parse_allow_list
 from ropewalk.ledger.evidence.certificates import parse_pem
 from ropewalk.ledger.evidence.crls import parse_crl
@@ -22,6 +22,7 @@ from ropewalk.ledger.evidence.snark import key_digest
 from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
 
 EVIDENCE_SETTINGS_BYTES_MAX = 16 << 20  # roots, revocation lists of a megabyte each, and collateral
+_wrong = Form("evidence configuration", "Write it with `ropewalk ledger evidence set --channel C`.").wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +107,3 @@ def parse_evidence_trust(raw: bytes) -> EvidenceTrust:
     """
     settings = parse_evidence_settings(raw)
     return EvidenceTrust.of(settings.roots, settings.pins)
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(
-        f"evidence configuration: {what}", advice="Write it with `ropewalk ledger evidence set --channel C`."
-    )

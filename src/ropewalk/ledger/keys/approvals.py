@@ -23,12 +23,15 @@ from ropewalk.errors import Denied, Invalid, InvalidKey, RopewalkError, SigInval
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
+from ropewalk.kernel.schema.form import Form
 
 ACTS: Final = ("rotate", "retire", "revoke", "destroy", "version")
 APPROVALS_MAX: Final = 32
 APPROVALS_BYTES_MAX: Final = 1 << 20
 _WORDS: Final = {"version": "change a version"}
-_MEMBERS: Final = frozenset(("version", "kind", "act", "approver", "signature"))
+_MEMBERS: Final = frozenset(("kind", "act", "approver", "signature"))
+_FORM: Final = Form("approval", "Make one with `ropewalk ledger key approve PROPOSAL --key NAME`.")
+_wrong = _FORM.wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,10 @@ def parse_approval(raw: bytes) -> tuple[dict[str, Any], Approval]:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: approval: expected version, kind, act, approver and signature
     """
-    value = jcs.parse(raw, bytes_max=APPROVALS_BYTES_MAX)
-    if not isinstance(value, dict) or value.keys() != _MEMBERS or value["kind"] != "approval":
-        raise _wrong("expected version, kind, act, approver and signature")
-    if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is unknown; expected 1")
+    expected = "version, kind, act, approver and signature"
+    value = _FORM.members(jcs.parse(raw, bytes_max=APPROVALS_BYTES_MAX), _MEMBERS, expected)
+    if value["kind"] != "approval":
+        raise _wrong(f"expected {expected}")
     act: Any = value["act"]
     if not isinstance(act, dict):
         raise _wrong("the act must be an object")
@@ -154,9 +156,3 @@ def require_approvals(
             )
         names |= people
     return tuple(sorted(names))
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(
-        f"approval: {what}", advice="Make one with `ropewalk ledger key approve PROPOSAL --key NAME`."
-    )

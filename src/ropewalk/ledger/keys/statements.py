@@ -27,6 +27,7 @@ from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, SigInvalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, hash_from_hex
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
+from ropewalk.kernel.schema.form import Form
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.envelope.model import Envelope
@@ -42,10 +43,12 @@ TYPES: Final[dict[str, Act]] = {
 }
 _TYPE_OF: Final = {act: name for name, act in TYPES.items()}
 _HINT: Final = b'"event_type":"ledger.key_'  # canonical JSON has no other encoding of the member
-_COMMON: Final = frozenset(("version", "act", "channel", "key", "since"))
+_COMMON: Final = frozenset(("act", "channel", "key", "since"))
 _ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
 _OTHER: Final = _COMMON | {"reason"}
 REASON_MAX: Final = 1_000
+_FORM: Final = Form("key statement", "`ropewalk ledger key` makes them; see docs/guide/keys.md.")
+_wrong = _FORM.wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,10 @@ def parse_act(value: Any) -> KeyAct:
     True
     """
     act = value.get("act") if isinstance(value, dict) else None
-    if (
-        not isinstance(act, str)
-        or act not in _TYPE_OF
-        or value.keys() != (_ROTATE if act == "rotate" else _OTHER)
-    ):
-        raise _wrong("expected version, act, channel, key, since and the members of the act")
-    if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is unknown; expected 1")
+    expected = "version, act, channel, key, since and the members of the act"
+    if not isinstance(act, str) or act not in _TYPE_OF:
+        raise _wrong(f"expected {expected}")
+    _FORM.members(value, _ROTATE if act == "rotate" else _OTHER, expected)
     key = hash_from_hex(value["key"])
     if key is None or not isinstance(value["channel"], str):
         raise _wrong("channel must be a string, key 64 lowercase hex digits")
@@ -218,10 +217,4 @@ def key_envelope(
         payload=cast(jcs.Json, KeyStatement(act, acceptance, tuple(approvals)).to_json()),
         timestamp=timestamp,
         protocol_version=protocol_version,
-    )
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(
-        f"key statement: {what}", advice="`ropewalk ledger key` makes them; see docs/guide/keys.md."
     )

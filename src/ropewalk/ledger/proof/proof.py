@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from ropewalk.errors import InvalidProof, RopewalkError, TooLarge
 from ropewalk.kernel import jcs, merkle
@@ -19,6 +19,7 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note import note
 from ropewalk.kernel.report import Report, Step
+from ropewalk.kernel.schema.form import Form
 from ropewalk.ledger.block.block import BlockRecord, check_channel_name, check_signature, parse_record
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
@@ -31,6 +32,8 @@ from ropewalk.ledger.rules.verdict import Context
 
 PATH_MAX = 64  # a tree beyond 2^63 leaves does not exist
 PROOF_BYTES_MAX = 16 << 20  # the largest envelope, and four thousand key statements of the channel
+_FORM = Form("proof", error=InvalidProof)
+natural = _FORM.natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +318,7 @@ def members(raw: bytes, names: set[str], what: str, optional: Iterable[str] = ()
         raise
     except RopewalkError as error:
         raise InvalidProof(f"proof: {error.detail}") from error
-    if not isinstance(value, dict) or value.keys() - set(optional) != names:
-        raise InvalidProof(f"proof: expected {what}")
-    if value["version"] != 1 or value["version"] is True:
-        raise InvalidProof(f"proof: version {value['version']!r:.20} is unknown; expected 1")
-    return cast(dict[str, Any], value)
+    return _FORM.members(value, names, what, optional)
 
 
 def _channel(value: dict[str, Any]) -> str:
@@ -327,14 +326,6 @@ def _channel(value: dict[str, Any]) -> str:
         return check_channel_name(str(value["channel"]))
     except RopewalkError as error:
         raise InvalidProof(f"proof: {error.detail}") from error
-
-
-def natural(value: dict[str, Any], name: str) -> int:
-    """Return a member that must be a natural number."""
-    found = value[name]
-    if type(found) is not int or found < 0:
-        raise InvalidProof(f"proof: {name} must be a natural number")
-    return found
 
 
 def hashes(value: Any, limit: int | None = PATH_MAX) -> tuple[bytes, ...]:

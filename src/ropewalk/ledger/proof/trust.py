@@ -17,11 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import Invalid, InvalidKey
+from ropewalk.errors import InvalidKey
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.note.key import Verifier
+from ropewalk.kernel.schema.form import Form
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.evidence.allowed import (
     EvidenceAllowList,
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from ropewalk.ledger.keys.history import KeyHistory
 
 TRUST_BYTES_MAX = 4 << 20  # a thousand roots, or ten thousand revocations
-_MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
+_MEMBERS = {"block_signers", "bundle_signers", "policy_hash", "roots"}
 _OPTIONAL = {"evidence", "witnesses", "revocations"}
+_FORM = Form("trust file", "Make one with `ropewalk ledger trust --channel C -o TRUST.json`.")
+_wrong = _FORM.wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +129,8 @@ def parse_trust(raw: bytes) -> Trust:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: trust file: expected version, block_signers, bundle_signers, policy_hash and roots
     """
-    value = jcs.parse(raw, bytes_max=TRUST_BYTES_MAX)
-    if not isinstance(value, dict) or value.keys() - _OPTIONAL != _MEMBERS:
-        raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
-    if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is unknown; expected 1")
+    expected = "version, block_signers, bundle_signers, policy_hash and roots"
+    value = _FORM.members(jcs.parse(raw, bytes_max=TRUST_BYTES_MAX), _MEMBERS, expected, _OPTIONAL)
     policy, roots = hash_from_hex(value["policy_hash"]), value["roots"]
     if policy is None and value["policy_hash"] is not None:
         raise _wrong("policy_hash must be 64 lowercase hex digits or null")
@@ -173,9 +173,3 @@ def _witnesses(value: Any) -> tuple[Verifier, ...]:
         return tuple(Verifier.from_text(each) for each in value)
     except InvalidKey as error:
         raise _wrong(f"witnesses: {error.detail}") from error
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(
-        f"trust file: {what}", advice="Make one with `ropewalk ledger trust --channel C -o TRUST.json`."
-    )

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast, get_args
 
-from ropewalk.errors import Invalid, InvalidEnvelope
+from ropewalk.errors import InvalidEnvelope
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.schema.form import Form
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.fields import parse_timestamp
@@ -28,9 +29,9 @@ CHANGE_TYPE: Final = "ledger.version.change"
 CHANGED_TYPE: Final = "ledger.version.changed"
 DOMAIN: Final = "ropewalk.lifecycle"
 _HINT: Final = CHANGED_TYPE.encode()
-_MEMBERS: Final = frozenset(
-    ("version", "act", "channel", "protocol_version", "stage", "sunset", "grace_days")
-)
+_MEMBERS: Final = ("act", "channel", "protocol_version", "stage", "sunset", "grace_days")
+_FORM: Final = Form("version change", "Make one with `ropewalk ledger lifecycle set --propose F`.")
+_wrong = _FORM.wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,10 @@ def parse_version_act(value: Any) -> VersionAct:
     >>> parse_version_act(act.to_json()) == act
     True
     """
-    if not isinstance(value, dict) or value.keys() != _MEMBERS or value["act"] != "version":
-        raise _wrong("expected version, act, channel, protocol_version, stage, sunset and grace_days")
-    if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is unknown; expected 1")
+    expected = "version, act, channel, protocol_version, stage, sunset and grace_days"
+    value = _FORM.members(value, _MEMBERS, expected)
+    if value["act"] != "version":
+        raise _wrong(f"expected {expected}")
     if not isinstance(value["channel"], str) or not isinstance(value["protocol_version"], str):
         raise _wrong("channel and protocol_version must be strings")
     parse_range(value["protocol_version"])
@@ -169,9 +170,3 @@ def lifecycle_fault(life: Lifecycle, act: VersionAct) -> str | None:
         if said is not None and have != said:
             return f"{life.minor}.x: {name} is {have}, but channel {act.channel} recorded {said}"
     return None
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(
-        f"version change: {what}", advice="Make one with `ropewalk ledger lifecycle set --propose F`."
-    )
