@@ -33,7 +33,7 @@ export type LedgerBlockRecordHeader = { "protocol_version": 1; "channel": string
 export type LedgerBlockRecord = { "header": LedgerBlockRecordHeader; "signature": LedgerEnvelopeSeal; "signer": LedgerEnvelopeIdentity; };
 
 /** Bundle manifest */
-export type LedgerBundleManifest = { "version": 1; "channel": string; "start_height": number; "end_height": number; "block_hashes": Array<LedgerEnvelopeDigest>; "range_root": LedgerEnvelopeDigest; "merkle_proofs": Array<string>; "payload_refs": Array<unknown>; "policy_hash": string | null; "created_at": string; "signer": LedgerEnvelopeIdentity; "files": Array<{ "name": string; "blake3": LedgerEnvelopeDigest; "bytes": number; }>; "anchors"?: Array<{ "note": string; "left": Array<LedgerEnvelopeDigest>; "right": Array<LedgerEnvelopeDigest>; }>; };
+export type LedgerBundleManifest = { "version": 1; "channel": string; "start_height": number; "end_height": number; "block_hashes": Array<LedgerEnvelopeDigest>; "range_root": LedgerEnvelopeDigest; "merkle_proofs": Array<string>; "payload_refs": Array<unknown>; "policy_hash": string | null; "created_at": string; "signer": LedgerEnvelopeIdentity; "files": Array<{ "name": string; "blake3": LedgerEnvelopeDigest; "bytes": number; }>; "encodings"?: ["json","cbor"]; "anchors"?: Array<{ "note": string; "left": Array<LedgerEnvelopeDigest>; "right": Array<LedgerEnvelopeDigest>; }>; };
 
 export type LedgerEnvelopeDigest = string;
 export type LedgerEnvelopeAnyDigest = string;
