@@ -49,7 +49,7 @@ SECTIONS = {
     ),
     "Keys": ("key",),
     "Evidence": ("evidence",),
-    "Storage": ("archive", "restore", "pack", "reindex", "repair"),
+    "Storage": ("archive", "retain", "restore", "pack", "reindex", "repair"),
     "Remote": ("serve", "send", "pull", "mailbox", "enclave"),
     "Lifecycle": ("lifecycle",),
 }
@@ -85,6 +85,7 @@ SECTIONS = {
         "head": "ledger.head:head Print the head of a channel.",
         "tiles": "ledger.publish:tiles Publish the headers as a C2SP tiled log.",
         "archive": "ledger.storage.archive:archive Write old blocks to write-once storage.",
+        "retain": "ledger.storage.archive:retain Archive old blocks, and drop them here.",
         "pack": "ledger.storage.archive:pack Compress old segments in place.",
         "restore": "ledger.storage.archive:restore Rebuild a channel from archives, or rehearse that.",
     },

@@ -18,6 +18,7 @@ from ropewalk.ledger.channel.losses import blocks_text, open_loss, read_known, r
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.writer import hold_lock
 from ropewalk.ledger.channel.settings import FOLDER
+from ropewalk.ledger.channel.summaries import SummaryCheck
 from ropewalk.ledger.evidence.recheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.evidence.settings import stored_trust
 from ropewalk.ledger.keys.statements import maybe_key_statement
@@ -44,7 +45,7 @@ def verify_stored(
     Without a trust file the channel's own settings define the trust, and the report says so.
     """
     believed = trust if trust is not None else stored_trust(home, channel)
-    tally = EvidenceTally(believed)
+    tally, summaries = EvidenceTally(believed), SummaryCheck(channel)
     acts: dict[str, tuple[int, VersionAct]] = {}
     about_keys: list[int] = []
 
@@ -52,6 +53,7 @@ def verify_stored(
         for height, found in watch(lines) if watch is not None else lines:
             if deep:
                 tally.look_into(height, found)
+                summaries.take(found)
             acts.update(version_acts(height, found))
             if _speaks_of_keys(found):
                 about_keys.append(height)
@@ -63,6 +65,7 @@ def verify_stored(
     steps.append(receipt_step(Segments(home / FOLDER / channel)))
     if deep:
         steps += [tally.step(), index_step(Segments(home / FOLDER / channel))]
+        steps += [each for each in (summaries.step(),) if each is not None]
     else:
         steps.append(Step.optional(EVIDENCE, "evidence inside envelopes needs --deep"))
     lives = lifecycle_step(home, channel, acts) if report.first_failure is None else None

@@ -15,6 +15,7 @@ from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import DigestMismatch
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.channel.summaries import SUMMARY_TYPE
 from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.proof import range_root
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BLOCKS_PER_SUMMARY = 1_000
-SUMMARY_TYPE = "ledger.summary"
 ANSWERS = "channel string, start bigint, end bigint, root string, envelopes bigint, time_ns bigint"
 
 

@@ -15,7 +15,7 @@ OBJECTS: dict[str, set[str]] = {
     "alerts": {"channel"},
     "observations": {"channel"},
     "alertmanager": {"url"},
-    "retention": {"keep_days", "archive"},
+    "retention": {"keep_days", "archive", "drop"},
     "drills": {"every_days"},
     "anchors": {"every_hours", "folder", "host"},
     "compaction": {"every_hours"},
@@ -35,6 +35,7 @@ class WatchConfig:
     freshness_s: float = DAY_S
     keep_days: float | None = None
     archive: str | None = None
+    drop: bool = False
     drills_s: float | None = None
     anchors_s: float | None = None
     anchor_folder: str | None = None
@@ -56,6 +57,8 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
     archive = _text(parts["retention"], "archive")
     if "drills" in document and archive is None:
         raise Invalid('"drills" rebuilds channels from archives and needs "retention": {"archive": DIR}')
+    if _flag(parts["retention"], "drop") and archive is None:
+        raise Invalid('"retention": {"drop": true} needs "archive": what is dropped is read there')
     return WatchConfig(
         interval_s=_number(document, "interval_seconds", 30.0),
         alert_channel=_text(parts["alerts"], "channel"),
@@ -67,6 +70,7 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
         freshness_s=_number(document, "freshness_seconds", DAY_S),
         keep_days=_number(parts["retention"], "keep_days", 0) or None,
         archive=archive,
+        drop=_flag(parts["retention"], "drop"),
         drills_s=_number(parts["drills"], "every_days", 7.0) * DAY_S if "drills" in document else None,
         anchors_s=_hours(document, "anchors", 1.0),
         anchor_folder=_text(parts["anchors"], "folder"),
@@ -92,6 +96,13 @@ def _text(document: dict[str, Any], name: str) -> str | None:
     found = document.get(name)
     if found is not None and not isinstance(found, str):
         raise Invalid(f'"{name}" must be a string')
+    return found
+
+
+def _flag(document: dict[str, Any], name: str) -> bool:
+    found = document.get(name, False)
+    if not isinstance(found, bool):
+        raise Invalid(f'"{name}" must be true or false')
     return found
 
 

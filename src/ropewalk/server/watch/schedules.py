@@ -12,6 +12,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from ropewalk.gitlog.repository.signing import set_anchor
 from ropewalk.gitlog.store.rollup import pack_count, roll_up
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.key import Signer
+from ropewalk.ledger.archive.cold import cold_store
 from ropewalk.ledger.archive.drill import record_drill, run_drill
 from ropewalk.ledger.archive.pack import pack_channel
-from ropewalk.ledger.archive.write import archive_channel
+from ropewalk.ledger.archive.retain import retain_channel
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.settings import FOLDER, channels
 from ropewalk.ledger.transparency.publish import publish_tiles
@@ -141,13 +143,17 @@ class Schedules:
             raise Unverified("; ".join(faults))
 
     def _archive(self, acts: Acts) -> None:
-        to = Path(self._config.archive or "")
+        to, keep_days = self._config.archive or "", self._config.keep_days
 
         def archive(channel: str) -> str | None:
             if _is_empty(self._home, channel):
                 return None
+            if self._config.drop:
+                keys = partial(self._writer.keys, channel)
+                dropped = retain_channel(self._home, channel, keys, to, keep_days=keep_days).dropped
+                return f"dropped {dropped} archived segments of {channel}" if dropped else None
             key = self._writer.keys(channel)[0]
-            done = archive_channel(self._home, channel, key, to, keep_days=self._config.keep_days)
+            done = cold_store(to).archive(self._home, channel, key, keep_days=keep_days)
             return f"archived {channel}: {len(done.made)} archives" if done.made else None
 
         self._each_channel(acts, archive)
@@ -160,8 +166,10 @@ class Schedules:
         self._each_channel(acts, pack)
 
     def _drill(self, acts: Acts) -> None:
-        source = Path(self._config.archive or "")
+        with cold_store(self._config.archive or "").folder() as source:
+            self._rehearse(acts, source)
 
+    def _rehearse(self, acts: Acts, source: Path) -> None:
         def drill(channel: str) -> str | None:
             if not (source / channel).is_dir():
                 return None

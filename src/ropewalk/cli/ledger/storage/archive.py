@@ -28,6 +28,14 @@ def _bar(label: str) -> Callable[[Lines, int], Lines]:
     return lambda lines, total: progress(lines, label, total)
 
 
+lock_option = option(
+    "--lock-days",
+    "N",
+    "With s3://: lock each object for N days (Object Lock, compliance mode).",
+    type=click.FloatRange(0, min_open=True),
+)
+
+
 @click.command(
     "archive",
     cls=Command,
@@ -36,29 +44,35 @@ def _bar(label: str) -> Callable[[Lines, int], Lines]:
     "  ropewalk verify /mnt/cold --trust trust.json\n",
 )
 @channel_option
-@required("--to", "DIR", "Folder for archives; each channel gets a subfolder.")
+@required("--to", "DIR|s3://BUCKET/PREFIX", "Where archives go; each channel gets a subfolder.")
+@lock_option
 @option("--keep-blocks", "N", "Do not archive the last N blocks.", type=click.IntRange(0))
 @option("--keep-days", "M", "Do not archive blocks of the last M days.", type=click.FloatRange(0))
 @option("--before", "HEIGHT", "Archive only blocks below this height.", type=click.IntRange(0))
 def archive(
-    channel: str, to: str, keep_blocks: int | None, keep_days: float | None, before: int | None
+    channel: str,
+    to: str,
+    lock_days: float | None,
+    keep_blocks: int | None,
+    keep_days: float | None,
+    before: int | None,
 ) -> None:
     """Verify old blocks and write them to write-once files, each range with a signed, chained manifest.
 
     Only blocks that are not archived yet are written; no file is overwritten, and the channel is not changed. Settings,
     policy, detected forks and replay snapshots are included. Detached payloads are not, so that they can be erased.
     """
-    from ropewalk.ledger.archive.write import archive_channel
+    from ropewalk.ledger.archive.cold import cold_store
 
     if sum(each is not None for each in (keep_blocks, keep_days, before)) > 1:
         raise click.UsageError("at most one of --keep-blocks, --keep-days and --before may be given")
     home = here().home
     key = channel_key(channel)
-    done = archive_channel(
+    done = cold_store(to).archive(
         home,
         channel,
         key,
-        Path(to),
+        lock_days=lock_days,
         keep_blocks=keep_blocks,
         keep_days=keep_days,
         before=before,
@@ -111,13 +125,60 @@ def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None
 
 
 @click.command(
+    "retain",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger retain --channel audit --to /mnt/cold --keep-days 90\n"
+    "  ropewalk ledger retain --channel audit --to s3://audit-archive/ledger --keep-days 90 --lock-days 3650\n",
+)
+@channel_option
+@required("--to", "DIR|s3://BUCKET/PREFIX", "Where archives go; reads of dropped blocks go there, too.")
+@lock_option
+@option("--keep-blocks", "N", "Keep the last N blocks here.", type=click.IntRange(0))
+@option("--keep-days", "M", "Keep the blocks of the last M days here.", type=click.FloatRange(0))
+@flag("--no-summary", "Seal no summary block of what is dropped.")
+def retain(
+    channel: str,
+    to: str,
+    lock_days: float | None,
+    keep_blocks: int | None,
+    keep_days: float | None,
+    no_summary: bool,
+) -> None:
+    """Archive old blocks, verify the archives, and drop the local segments that hold nothing else.
+
+    Every command reads dropped blocks out of the archives. A segment is dropped only if they give its exact bytes back
+    and, for a channel with witnesses, its blocks are under a witnessed head. A summary block in the channel records the
+    range and its root. Only closed segments are dropped, so a channel below 64 MiB does not change.
+    """
+    from ropewalk.cli.ledger.channel import channel_keys
+    from ropewalk.ledger.archive.retain import retain_channel
+
+    if (keep_blocks is None) == (keep_days is None):
+        raise click.UsageError("exactly one of --keep-blocks and --keep-days must be given")
+    done = retain_channel(
+        here().home,
+        channel,
+        lambda: channel_keys(channel),
+        to,
+        keep_blocks=keep_blocks,
+        keep_days=keep_days,
+        lock_days=lock_days,
+        summary=not no_summary,
+    )
+    if done.limited_by:
+        say(f"kept more than asked for: {done.limited_by}")
+    said = f"{done.archived} blocks archived, {done.dropped} segments dropped, {done.size} bytes freed"
+    emit(done.to_json(), f"ok  {channel}  {said}")
+
+
+@click.command(
     "restore",
     cls=Command,
     epilog="Examples:\n"
     "  ropewalk ledger restore --from /mnt/cold --channel audit --to-repo rebuilt.git --trust trust.json\n"
     "  ropewalk ledger restore --from /mnt/cold --channel audit --drill --record drill.json\n",
 )
-@required("--from source", "DIR", "Folder with the archives.")
+@required("--from source", "DIR|s3://BUCKET/PREFIX", "Where the archives are.")
 @channel_option
 @option("--to-repo", "PATH", "Repository to rebuild the channel in, created if missing (default: --repo).")
 @option("--trust", "F", "Trust file (default: the key that the archives name).")
@@ -146,6 +207,7 @@ def restore(
     block by block. Exit 5 if something differs, or if neither a trust file nor a live channel confirms the key.
     """
     from ropewalk.disk.repository_paths import make_repository
+    from ropewalk.ledger.archive.cold import cold_store
     from ropewalk.ledger.archive.restore import restore_channel
     from ropewalk.ledger.proof.trust import parse_trust
 
@@ -158,12 +220,13 @@ def restore(
         say("no trust file: the key that the archives name is believed")
     if drill:
         watch = _bar(f"drill {channel}")
-        _drill(Path(source), channel, record, no_trust, trust=believed, deep=deep, watch=watch)
+        with cold_store(source).folder() as folder:
+            _drill(folder, channel, record, no_trust, trust=believed, deep=deep, watch=watch)
         return
     home = here().home if to_repo is None else make_repository(Path(to_repo))[0].home
-    done = restore_channel(
-        Path(source), channel, home, trust=believed, deep=deep, watch=_bar(f"restore {channel}")
-    )
+    watch = _bar(f"restore {channel}")
+    with cold_store(source).folder() as folder:
+        done = restore_channel(folder, channel, home, trust=believed, deep=deep, watch=watch)
     for note in done.notes:
         say(note)
     emit(

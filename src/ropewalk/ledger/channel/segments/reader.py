@@ -2,6 +2,7 @@
 
     <channel>/segments/<first height, 20 digits>.seg      64-byte header, then records, each aligned to 64 bytes
     <channel>/segments/<first height>.seg.zst              a closed one, packed: the same bytes at the same offsets
+    <channel>/segments/<first height>.seg.cold             a dropped one: its digest, and where its archives are
     <channel>/receipted                                    how many blocks were receipted: `receipted`
     <channel>/torn/…                                       bytes cut off after a crash
     <channel>/lock                                         held by the writer, with its process id inside
@@ -26,6 +27,7 @@ from ropewalk.errors import Damaged, NotFound
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.channel.losses import blocks_text, minimum_blocks
 from ropewalk.ledger.channel.receipted import ReceiptMark, read_mark, repair_advice
+from ropewalk.ledger.channel.segments.cold import COLD_SUFFIX, open_cold
 from ropewalk.ledger.channel.segments.format import (
     ALIGN,
     BlockPlace,
@@ -52,18 +54,21 @@ class Segments:
             names = [path.name for path in self.files_folder.iterdir()]
         except FileNotFoundError:
             return []
-        return sorted({int(name[:20]) for name in names if name[20:] in (".seg", SUFFIX)})
+        return sorted({int(name[:20]) for name in names if name[20:] in (".seg", SUFFIX, COLD_SUFFIX)})
 
     def path(self, start: int) -> Path:
         """Return the file of the segment that begins at a height."""
         return self.files_folder / f"{start:020d}.seg"
 
     def open(self, start: int, buffering: int = -1) -> BinaryIO:
-        """Open a segment for reading, plain or packed."""
+        """Open a segment for reading: plain, packed, or rebuilt from archives."""
         try:
             return self.path(start).open("rb", buffering=buffering)
         except FileNotFoundError:
-            packed = PackedSegment(packed_path(self.path(start)), start)
+            try:
+                packed = PackedSegment(packed_path(self.path(start)), start)
+            except FileNotFoundError:
+                return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, open_cold(self.path(start)))))
             return cast(BinaryIO, io.BufferedReader(packed))
 
     def peek(self, start: int, offset: int, size: int) -> bytes:
@@ -117,7 +122,7 @@ class Segments:
             if at is not None and start == begin:
                 first, expected = at.offset, height
             try:
-                stream = self.path(start).open("rb", buffering=0)
+                stream = self._plain(start)
             except FileNotFoundError:
                 found = self._packed_places(start)
                 yield from ((number, place) for number, place in found if number >= height)
@@ -205,6 +210,15 @@ class Segments:
             return self.peek(place.segment, place.offset, ALIGN)
         except (FileNotFoundError, Damaged):
             return b""
+
+    def _plain(self, start: int) -> BinaryIO:
+        """Open a segment as a plain file; raise `FileNotFoundError` if it is packed."""
+        try:
+            return cast(BinaryIO, self.path(start).open("rb", buffering=0))
+        except FileNotFoundError:
+            if packed_path(self.path(start)).exists():
+                raise
+            return open_cold(self.path(start))
 
     def _packed_places(self, start: int) -> list[tuple[int, BlockPlace]]:
         try:
