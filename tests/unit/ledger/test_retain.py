@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-import boto3
+import boto3  # type: ignore[import-untyped]
 import pytest
 from moto.server import ThreadedMotoServer
 from tests.unit.ledger.archiving import CHANNEL, TRUST, filled, writable
