@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ropewalk.errors import HeadMoved
@@ -37,12 +37,31 @@ def add_files(repo: Repo, ref: str, files: Mapping[str, bytes], message: str, au
     objects: list[GitObject] = [(object_id("blob", raw), "blob", raw) for raw in files.values()]
     tree = encode_tree(TreeEntry(FILE, name, object_id("blob", raw)) for name, raw in files.items())
     objects.append((object_id("tree", tree), "tree", tree))
+    made = add_commit(repo, ref, author, message, lambda _head: objects)
+    assert made is not None
+    return made
+
+
+def add_commit(
+    repo: Repo,
+    ref: str,
+    author: GitSignature,
+    message: str,
+    make: Callable[[str | None], list[GitObject]],
+) -> Oid | None:
+    """Commit the objects made for the current head, the last of them the tree; None if there are none.
+
+    If another writer moves the head meanwhile, they are made again for the new one.
+    """
     with repo.turn(ref):
         for attempt in range(ATTEMPTS_MAX):
             head = repo.head(ref)
+            objects = make(head)
+            if not objects:
+                return None
             parents = (Oid(head),) if head else ()
             raw = encode_commit(
-                Commit(object_id("tree", tree), parents, author, author, message.encode() + b"\n")
+                Commit(Oid(objects[-1][0]), parents, author, author, message.encode() + b"\n")
             )
             oid = object_id("commit", raw)
             try:

@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ropewalk.errors import Conflict, DigestMismatch, HeadMoved
+from ropewalk.errors import Conflict, DigestMismatch
+from ropewalk.gitlog.core.file_chain import add_commit
 from ropewalk.gitlog.core.log import Repo, get_object
 from ropewalk.gitlog.core.objects import (
     EMPTY_TREE,
     FILE,
     FOLDER,
-    Commit,
     GitObject,
     GitSignature,
     Oid,
     TreeEntry,
-    encode_commit,
     encode_tree,
     object_id,
     parse_commit,
@@ -29,7 +28,7 @@ from ropewalk.kernel.digest import content_id
 
 LOG_REF = "log"  # the member of an envelope's `refs` that names the digest of the note on its commit
 
-ATTEMPTS_MAX = 8
+MESSAGE = "Notes added by ropewalk"
 FAN_OUT_MAX = 19  # folders of two digits above a note; git itself stops far earlier
 
 
@@ -71,25 +70,15 @@ def check_log(document: Mapping[str, Any], commit: str, raw: bytes) -> None:
 
 def add_note(repo: Repo, ref: str, target: Oid, raw: bytes, author: GitSignature) -> Oid:
     """Hang a note on a commit that has none yet; returns the new head of the notes."""
-    with repo.turn(ref):
-        for attempt in range(ATTEMPTS_MAX):
-            head = repo.head(ref)
-            if read_note(repo, ref, target) is not None:
-                raise Conflict(f"{target} already has a note in {ref}", ref=ref, entry=target)
-            objects: list[GitObject] = [(object_id("blob", raw), "blob", raw)]
-            tree = _with_note(repo, head, target, objects)
-            parents = (Oid(head),) if head else ()
-            commit = encode_commit(Commit(tree, parents, author, author, b"Notes added by ropewalk\n"))
-            oid = object_id("commit", commit)
-            objects.append((oid, "commit", commit))
-            try:
-                with repo.put(objects):
-                    repo.move_head(ref, head, oid)
-                return oid
-            except HeadMoved:
-                if attempt + 1 == ATTEMPTS_MAX:
-                    raise
-    raise AssertionError("unreachable")
+
+    def make(head: str | None) -> list[GitObject]:
+        if read_note(repo, ref, target) is not None:
+            raise Conflict(f"{target} already has a note in {ref}", ref=ref, entry=target)
+        return _with_notes(repo, head, {target: raw})
+
+    made = add_commit(repo, ref, author, MESSAGE, make)
+    assert made is not None
+    return made
 
 
 def list_notes(repo: Repo, ref: str) -> dict[Oid, Oid]:
@@ -115,62 +104,32 @@ def list_notes(repo: Repo, ref: str) -> dict[Oid, Oid]:
 
 def add_notes(repo: Repo, ref: str, notes: Mapping[Oid, bytes], author: GitSignature) -> Oid | None:
     """Hang many notes at once, in one commit; objects that have one already keep it. None if there is nothing new."""
-    with repo.turn(ref):
-        for attempt in range(ATTEMPTS_MAX):
-            head = repo.head(ref)
-            there = list_notes(repo, ref)
-            fresh = {target: raw for target, raw in notes.items() if target not in there}
-            if not fresh:
-                return None
-            objects: list[GitObject] = [(object_id("blob", raw), "blob", raw) for raw in fresh.values()]
-            tree = _with_notes(
-                repo, head, {target: object_id("blob", raw) for target, raw in fresh.items()}, objects
-            )
-            parents = (Oid(head),) if head else ()
-            commit = encode_commit(Commit(tree, parents, author, author, b"Notes added by ropewalk\n"))
-            oid = object_id("commit", commit)
-            try:
-                with repo.put([*objects, (oid, "commit", commit)]):
-                    repo.move_head(ref, head, oid)
-                return oid
-            except HeadMoved:
-                if attempt + 1 == ATTEMPTS_MAX:
-                    raise
-    raise AssertionError("unreachable")
+
+    def make(head: str | None) -> list[GitObject]:
+        there = list_notes(repo, ref)
+        fresh = {target: raw for target, raw in notes.items() if target not in there}
+        return _with_notes(repo, head, fresh) if fresh else []
+
+    return add_commit(repo, ref, author, MESSAGE, make)
 
 
-def _with_notes(repo: Repo, head: str | None, notes: Mapping[Oid, Oid], objects: list[GitObject]) -> Oid:
+def _with_notes(repo: Repo, head: str | None, notes: Mapping[Oid, bytes]) -> list[GitObject]:
+    """Return the objects of a tree with further notes, the tree itself last."""
+
     def entries(tree: Oid) -> dict[str, TreeEntry]:
         return {e.name: e for e in parse_tree(get_object(repo, tree, "tree"))} if tree != EMPTY_TREE else {}
 
+    objects: list[GitObject] = [(object_id("blob", raw), "blob", raw) for raw in notes.values()]
     root = entries(parse_commit(get_object(repo, Oid(head), "commit")).tree) if head is not None else {}
     folders: dict[str, dict[str, TreeEntry]] = {}
-    for target, blob in notes.items():
+    for target, raw in notes.items():
         name = target[:2]
         if name not in folders:
             folders[name] = entries(root[name].oid) if name in root and root[name].mode == FOLDER else {}
-        folders[name][target[2:]] = TreeEntry(FILE, target[2:], blob)
+        folders[name][target[2:]] = TreeEntry(FILE, target[2:], object_id("blob", raw))
     for name, folder in folders.items():
         inner = encode_tree(folder.values())
         objects.append((object_id("tree", inner), "tree", inner))
         root[name] = TreeEntry(FOLDER, name, object_id("tree", inner))
     outer = encode_tree(root.values())
-    objects.append((object_id("tree", outer), "tree", outer))
-    return object_id("tree", outer)
-
-
-def _with_note(repo: Repo, head: str | None, target: Oid, objects: list[GitObject]) -> Oid:
-    blob = Oid(objects[0][0])
-    root: dict[str, TreeEntry] = {}
-    if head is not None:
-        tree = parse_commit(get_object(repo, Oid(head), "commit")).tree
-        root = {e.name: e for e in parse_tree(get_object(repo, tree, "tree"))} if tree != EMPTY_TREE else {}
-    folder: dict[str, TreeEntry] = {}
-    if target[:2] in root:
-        folder = {e.name: e for e in parse_tree(get_object(repo, root[target[:2]].oid, "tree"))}
-    folder[target[2:]] = TreeEntry(FILE, target[2:], blob)
-    inner = encode_tree(folder.values())
-    root[target[:2]] = TreeEntry(FOLDER, target[:2], object_id("tree", inner))
-    outer = encode_tree(root.values())
-    objects += [(object_id("tree", inner), "tree", inner), (object_id("tree", outer), "tree", outer)]
-    return object_id("tree", outer)
+    return [*objects, (object_id("tree", outer), "tree", outer)]
