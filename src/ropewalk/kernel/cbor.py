@@ -23,10 +23,9 @@ import cbor2
 import libipld
 
 from ropewalk.errors import InvalidCbor, InvalidDigest
-from ropewalk.kernel.cbor_check import CORE, DAG, DEPTH_MAX, Dialect, check, is_safe_integer
+from ropewalk.kernel.cbor_check import CORE, DAG, Dialect, check, is_safe_integer
+from ropewalk.kernel.cbor_check import DEPTH_MAX as DEPTH_MAX
 from ropewalk.kernel.digest import cid_text, parse_cid, split_cid
-
-__all__ = ["DEPTH_MAX", "Cbor", "Dag", "Link", "dag_decode", "dag_encode", "decode", "encode"]
 
 Cbor: TypeAlias = "bool | int | float | str | bytes | list[Cbor] | dict[str, Cbor] | None"
 Dag: TypeAlias = "bool | int | float | str | bytes | Link | list[Dag] | dict[str, Dag] | None"

@@ -23,21 +23,10 @@ import orjson
 import rfc8785
 
 from ropewalk.errors import InvalidJson
-from ropewalk.kernel.json_check import DEPTH_MAX, INTEGER_MAX, ITEMS_MAX, check_size, first_fault, shown
-
-__all__ = [
-    "DEPTH_MAX",
-    "INTEGER_MAX",
-    "ITEMS_MAX",
-    "Json",
-    "canonicalise",
-    "encode",
-    "encode_foreign",
-    "parse",
-    "parse_canonical",
-    "parse_foreign",
-    "read_foreign",
-]
+from ropewalk.kernel.json_check import DEPTH_MAX as DEPTH_MAX
+from ropewalk.kernel.json_check import INTEGER_MAX as INTEGER_MAX
+from ropewalk.kernel.json_check import ITEMS_MAX as ITEMS_MAX
+from ropewalk.kernel.json_check import check_size, first_fault, shown
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

@@ -22,22 +22,11 @@ from ropewalk.kernel.multiformats import (
     varint_decode,
     varint_encode,
 )
-from ropewalk.kernel.seal import SEALING_ALGORITHM, SealingKey
-from ropewalk.kernel.signatures import SCHEMES, SECRET_BYTES, SIGNATURE_BYTES, Algorithm
-
-__all__ = [
-    "ALGORITHMS",
-    "SEALING_ALGORITHM",
-    "SIGNATURE_BYTES",
-    "Algorithm",
-    "PublicKey",
-    "SealingKey",
-    "Signature",
-    "SigningKey",
-    "identity_digest",
-    "sign_digest",
-    "verify_digest",
-]
+from ropewalk.kernel.seal import SEALING_ALGORITHM as SEALING_ALGORITHM
+from ropewalk.kernel.seal import SealingKey as SealingKey
+from ropewalk.kernel.signatures import SCHEMES, SECRET_BYTES
+from ropewalk.kernel.signatures import SIGNATURE_BYTES as SIGNATURE_BYTES
+from ropewalk.kernel.signatures import Algorithm as Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = tuple(SCHEMES)
 

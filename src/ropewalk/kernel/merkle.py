@@ -14,40 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from ropewalk.errors import InvalidProof, RangeExceeded
-from ropewalk.kernel.proofs import (
-    HASH_BYTES,
-    LEDGER,
-    RANGE,
-    SHA256,
-    SIZE_MAX,
-    Hasher,
-    RangeProof,
-    pack_leaves,
-    verify_consistency,
-    verify_inclusion,
-    verify_range,
-)
-
-__all__ = [
-    "HASH_BYTES",
-    "LEDGER",
-    "RANGE",
-    "SHA256",
-    "SIZE_MAX",
-    "Frontier",
-    "Hasher",
-    "MerkleTree",
-    "Nodes",
-    "RangeProof",
-    "consistency_proof",
-    "inclusion_proof",
-    "range_proof",
-    "root",
-    "root_seed",
-    "verify_consistency",
-    "verify_inclusion",
-    "verify_range",
-]
+from ropewalk.kernel.proofs import HASH_BYTES as HASH_BYTES
+from ropewalk.kernel.proofs import LEDGER as LEDGER
+from ropewalk.kernel.proofs import RANGE as RANGE
+from ropewalk.kernel.proofs import SHA256 as SHA256
+from ropewalk.kernel.proofs import SIZE_MAX as SIZE_MAX
+from ropewalk.kernel.proofs import Hasher as Hasher
+from ropewalk.kernel.proofs import RangeProof as RangeProof
+from ropewalk.kernel.proofs import pack_leaves
+from ropewalk.kernel.proofs import verify_consistency as verify_consistency
+from ropewalk.kernel.proofs import verify_inclusion as verify_inclusion
+from ropewalk.kernel.proofs import verify_range as verify_range
 
 
 def root(leaves: Iterable[bytes], hasher: Hasher = LEDGER) -> bytes:

@@ -13,27 +13,11 @@ from dataclasses import dataclass
 
 from ropewalk.errors import InvalidDigest, InvalidKey, InvalidNote, SigInvalid, TooLarge
 from ropewalk.kernel.multiformats import base64_decode, base64_encode
-from ropewalk.kernel.note.key import KEY_ID_BYTES, SignatureType, Signer, Verifier, is_key_name
+from ropewalk.kernel.note.key import KEY_ID_BYTES, is_key_name
+from ropewalk.kernel.note.key import SignatureType as SignatureType
+from ropewalk.kernel.note.key import Signer as Signer
+from ropewalk.kernel.note.key import Verifier as Verifier
 from ropewalk.kernel.proofs import HASH_BYTES, SIZE_MAX
-
-__all__ = [
-    "NOTE_BYTES_MAX",
-    "SIGNATURES_MAX",
-    "SIGNATURE_LINE_MAX",
-    "Note",
-    "NoteSignature",
-    "SignatureType",
-    "SignedHead",
-    "Signer",
-    "Verifier",
-    "claimed_head",
-    "cosign_head",
-    "keep_signatures",
-    "open_head",
-    "open_note",
-    "sign_head",
-    "sign_note",
-]
 
 NOTE_BYTES_MAX = 1_000_000  # far above any head; a note is read whole before anything in it is believed
 SIGNATURES_MAX = 100  # C2SP asks for at least 16; each may cost a verification
