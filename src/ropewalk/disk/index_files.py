@@ -171,7 +171,6 @@ class IndexFiles:
         self.extent, self.damage = IndexExtent.new(), None
 
     def close(self) -> None:
-        """Close the files."""
         self._searched = ()
         descriptors, self._open = self._open, ()
         for descriptor in descriptors:

@@ -36,7 +36,6 @@ class Spill(Closing):
         self._env: Any = None
 
     def table(self, name: str) -> SpillTable:
-        """Return a new table."""
         return SpillTable(self, name.encode("ascii"))
 
     def environment(self) -> Any:

@@ -76,7 +76,6 @@ class Link:
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """The link that `text` names."""
         return cls(parse_cid(text))
 
 

@@ -82,7 +82,6 @@ class Ticket(Generic[Item, Outcome]):
 
     @property
     def settled(self) -> bool:
-        """Whether the outcome is known."""
         return self._outcome is not None
 
     @property

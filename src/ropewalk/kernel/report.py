@@ -107,7 +107,6 @@ class Report:
 
     @property
     def first_failure(self) -> Step | None:
-        """The step that failed first."""
         return next((step for step in self.steps if step.status == "failed"), None)
 
     def accept(self, *, untrusted: bool = False, partly: bool = False) -> Report:

@@ -121,7 +121,6 @@ class Signer:
 
     @property
     def verifier(self) -> Verifier:
-        """The public side of this key."""
         return Verifier(self.name, self.key.public, self.type)
 
     def sign(self, text: str) -> bytes:

@@ -24,7 +24,6 @@ class Form:
     error: type[Invalid] = Invalid
 
     def wrong(self, what: str) -> Invalid:
-        """Return the error."""
         return self.error(f"{self.kind}: {what}", advice=self.advice)
 
     def members(
@@ -38,13 +37,11 @@ class Form:
         return cast("dict[str, Any]", value)
 
     def items(self, value: dict[str, Any], name: str) -> list[Any]:
-        """Return a member that is a list."""
         if not isinstance(value[name], list):
             raise self.wrong(f"{name} must be a list")
         return cast("list[Any]", value[name])
 
     def natural(self, value: dict[str, Any], name: str) -> int:
-        """Return a member that is a natural number."""
         if type(value[name]) is not int or value[name] < 0:
             raise self.wrong(f"{name} must be a natural number")
         return cast(int, value[name])

@@ -48,7 +48,6 @@ class Drill:
 
     @property
     def seconds_total(self) -> float:
-        """The total duration."""
         return round(sum(self.seconds.values()), 3)
 
     def to_json(self) -> dict[str, Any]:

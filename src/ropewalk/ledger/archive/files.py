@@ -53,11 +53,9 @@ class ArchiveFolder:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         return self.path.name
 
     def names(self) -> set[str]:
-        """Return the names of the files in it."""
         with file_errors(f"archive {self.name}"):
             return {path.name for path in self.path.iterdir()}
 

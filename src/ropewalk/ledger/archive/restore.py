@@ -238,7 +238,6 @@ class _Rebuilding:
                 raise Conflict(f"{target} is there already and is not what the archives hold")
 
     def restored(self, snapshots: RestoreResult | None = None, notes: tuple[str, ...] = ()) -> RestoreResult:
-        """Return the result."""
         assert self._reading is not None
         chain, report = self._reading.chain, self._reading.report
         return RestoreResult(

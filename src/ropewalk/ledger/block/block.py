@@ -95,7 +95,6 @@ class Header:
 
     @cached_property
     def hash(self) -> bytes:
-        """The block hash."""
         return tagged(Tag.BLOCK, self._raw)
 
 
@@ -110,7 +109,6 @@ class BlockRecord:
 
     @property
     def hash(self) -> bytes:
-        """The block hash."""
         return self.header.hash
 
     @property
@@ -128,12 +126,10 @@ class Block:
 
     @property
     def header(self) -> Header:
-        """The header."""
         return self.record.header
 
     @property
     def hash(self) -> bytes:
-        """The block hash."""
         return self.record.hash
 
     @property

@@ -264,7 +264,6 @@ class BundleBuilder:
         )
 
     def archive_size(self, front: bytes) -> int:
-        """Return the size of the whole archive in bytes."""
         files = [*self._blocks, *self._proofs, *self._cbor]
         return len(front) + sum(512 + file.size + -file.size % 512 for file in files) + len(END)
 

@@ -57,7 +57,6 @@ class HeaderCheck:
             raise TooLarge(f"{HEADERS}: a line of more than {HEADER_LINE_MAX} bytes", limit=HEADER_LINE_MAX)
 
     def end(self, rest: bytes) -> None:
-        """End the member."""
         if rest:
             self._findings.add("block_signatures", f"{HEADERS}: the last line has no end")
         self.ended = True

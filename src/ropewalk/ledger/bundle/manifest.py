@@ -40,7 +40,6 @@ class BundleManifest:
 
     @property
     def heights(self) -> range:
-        """The heights in the bundle."""
         return range(self.start_height, self.end_height + 1)
 
     @property

@@ -158,7 +158,6 @@ class Spool:
             self._stream = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`
 
     def write(self, raw: bytes) -> None:
-        """Append bytes."""
         with file_errors("gathering the bundle"):
             self._stream.write(raw)
 

@@ -93,7 +93,6 @@ class Channel(Closing):
         return self._index
 
     def head(self) -> Head:
-        """Return the end of the channel."""
         state = self.index.state
         return Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes)
 
@@ -124,7 +123,6 @@ class Channel(Closing):
         return self.prove(envelope_id).envelope
 
     def prove(self, envelope_id: bytes) -> Proof:
-        """Return the proof that an envelope is in this channel."""
         if not isinstance(envelope_id, bytes) or len(envelope_id) != 32:
             raise InvalidDigest(
                 f"an envelope id must be 32 bytes, got {envelope_id!r:.80}", advice="Pass `envelope.id`."
@@ -229,7 +227,6 @@ class Channel(Closing):
             note_known(self.folder, KnownHead(blocks, block_hash.hex(), source))
 
     def close(self) -> None:
-        """Close the index."""
         if self._index is not None:
             self._index.close()
             self._index = None

@@ -116,7 +116,6 @@ class PayloadStore:
         return True
 
     def erased(self, payload_hash: str) -> PayloadTombstone | None:
-        """Return the tombstone of an erased payload, if any."""
         path = self._tombstone_path(payload_hash)
         try:
             value: Any = jcs.parse(path.read_bytes())

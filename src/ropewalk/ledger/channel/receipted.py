@@ -42,7 +42,6 @@ class ReceiptMark:
     statements: int | None = None  # how many of the blocks have key statements, if known
 
     def to_bytes(self) -> bytes:
-        """Return the mark as it is stored."""
         place = self.place or BlockPlace(0, 0, 0)
         body = BODY.pack(
             MAGIC,
@@ -127,7 +126,6 @@ class ReceiptMarkFile:
             self._dirty = False
 
     def close(self) -> None:
-        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

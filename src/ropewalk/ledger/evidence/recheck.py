@@ -128,7 +128,6 @@ class EvidenceTally:
         return found
 
     def require(self) -> None:
-        """Raise if a piece of evidence failed."""
         step = self.step()
         if step.status == "failed":
             raise Unverified(f"evidence: {step.detail}", **step.fields)

@@ -38,7 +38,6 @@ class EvidenceSettings:
     pins: EvidenceAllowList = field(default_factory=EvidenceAllowList)
 
     def to_bytes(self) -> bytes:
-        """The file."""
         value: dict[str, Any] = {"version": 1, "roots": list(self.roots), **self.pins.to_json()}
         return jcs.encode(value)
 

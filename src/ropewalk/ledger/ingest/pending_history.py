@@ -43,7 +43,6 @@ class PendingHistory:
         return place
 
     def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
-        """Add a placed envelope."""
         self._ids[envelope.id] = place, ticket, envelope
         self._intents[envelope.intent] = place
         if (key := _claim(envelope)) is not None:
@@ -74,7 +73,6 @@ class PendingHistory:
         return pending[0] if pending is not None else _position(self._index.position(envelope_id))
 
     def chain(self, envelope_id: bytes) -> tuple[str, ...] | None:
-        """Return the causality chain of an envelope in the channel."""
         pending = self._ids.get(envelope_id)
         if pending is not None:
             return pending[2].causality_chain

@@ -81,7 +81,6 @@ class BlockSealer:
             yield from open_block.waiting()
 
     def check_open(self) -> None:
-        """Raise if the channel was closed."""
         if self.ended is not None:
             raise Unavailable(f"channel {self._channel} {self.ended}", advice="Open the channel again.")
 

@@ -53,6 +53,5 @@ class ThreadPool(Closing):
         return [each for first in sorted(made) for each in made[first]]
 
     def close(self) -> None:
-        """Stop the other threads."""
         if self._others is not None:
             self._others.shutdown()

@@ -90,7 +90,6 @@ class OpenBlock:
         self.size = 0
 
     def add(self, envelope: Envelope, ticket: Ticket) -> None:
-        """Append an envelope."""
         self.size += len(envelope.raw)
         self.envelopes.append(envelope)
         self.tickets.append(ticket)

@@ -137,11 +137,9 @@ class KeyHistory:
         return tuple(self._statements)
 
     def validity(self, key: PublicKey) -> KeyValidity | None:
-        """Return the validity of a key, if it is known."""
         return self._validities.get(key)
 
     def find(self, fingerprint: bytes) -> KeyValidity | None:
-        """Return the validity of a key by its fingerprint."""
         return next(
             (validity for key, validity in self._validities.items() if key.identity() == fingerprint), None
         )

@@ -132,7 +132,6 @@ class KeyStatement:
     approvals: tuple[Approval, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the payload."""
         value = self.act.to_json()
         if self.acceptance is not None:
             value["acceptance"] = self.acceptance.to_json()

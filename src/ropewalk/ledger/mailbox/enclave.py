@@ -75,7 +75,6 @@ class EnclaveKey:
 
     @property
     def private(self) -> X25519PrivateKey:
-        """The private half."""
         context = Tag.ENCLAVE_KEY + self.enclave_ref.encode()
         return X25519PrivateKey.from_private_bytes(hkdf_sha256(self.secret.secret, context, 32))
 

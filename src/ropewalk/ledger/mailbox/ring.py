@@ -127,7 +127,6 @@ class Ring:
         return digest, raw
 
     def digest(self, place: int, raw: bytes) -> bytes:
-        """The digest of bytes in a place of this ring."""
         return tagged(Tag.MAILBOX_SLOT, self.id, _COVERED.pack(place + 1, len(raw), 0), raw)
 
     def release(self) -> None:

@@ -144,7 +144,6 @@ class LocalFoldRunner:
         self._reducer, self._state = reducer, reducer.initial()
 
     def begin(self, state: State) -> None:
-        """Resume from a state."""
         self._state = state
 
     def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
@@ -165,7 +164,6 @@ class LocalFoldRunner:
         self._state = state
 
     def state(self) -> State:
-        """Return the state now."""
         return self._state
 
     def close(self) -> None:
@@ -207,7 +205,6 @@ class Replay:
 
     @property
     def state(self) -> State:
-        """The current state."""
         return self._folding.state()
 
     @property
@@ -263,11 +260,9 @@ class Replay:
         self.envelopes += len(events)
 
     def root(self) -> bytes:
-        """Return the root of the current state."""
         return state_root(self.state)
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of the current state."""
         return Snapshot(
             self.channel,
             self.height,

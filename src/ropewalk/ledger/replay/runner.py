@@ -77,12 +77,10 @@ class ChildFoldRunner:
         self._known = True  # whether `_state` is the child's
 
     def begin(self, state: State) -> None:
-        """Resume from a state."""
         self.close()
         self._state, self._known = state, True
 
     def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
-        """Fold the events of a block, in the child."""
         if self._child is None:
             self._start()
         self._known = False
@@ -90,13 +88,11 @@ class ChildFoldRunner:
         self._ask({"events": list(events), "moment": place})
 
     def state(self) -> State:
-        """Return the state now."""
         if not self._known:
             self._state, self._known = self._ask({})["state"], True
         return self._state
 
     def close(self) -> None:
-        """End the child."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()

@@ -36,7 +36,6 @@ class StateLeaf:
     value_hash: bytes
 
     def hash(self) -> bytes:
-        """Return the leaf hash in the tree."""
         return TREE.leaf(jcs.encode([list(self.key), self.value_hash.hex()]))
 
 
@@ -75,7 +74,6 @@ class StateMap:
         )
 
     def leaf(self, index: int) -> StateLeaf:
-        """Return a leaf by its place."""
         return StateLeaf(self.keys[index], _value_hash(self._values[index]))
 
     def _run(self, key: Key) -> tuple[int, int]:

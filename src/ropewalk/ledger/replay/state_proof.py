@@ -33,7 +33,6 @@ class StateProof:
     snapshot: Proof
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of the proof file."""
         found: dict[str, Any] = {"value": self.value[0]} if self.value else {"absent": True}
         leaves = [
             {"key": list(leaf.key), "value_hash": leaf.value_hash.hex()} for leaf in self.members.leaves

@@ -85,7 +85,6 @@ class RuleFinding:
 
     @property
     def name(self) -> str:
-        """The rule's name."""
         return NAMES[self.rule - 1]
 
     def to_json(self) -> dict[str, Any]:

@@ -197,7 +197,6 @@ class VersionGate:
         self._read()
 
     def __call__(self) -> frozenset[str]:
-        """Return the versions accepted now."""
         if _mark(self._path) != self._mark:
             self._read()
         return gate(self._now_ns(), self._table, self._versions)

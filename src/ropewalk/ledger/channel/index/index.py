@@ -118,7 +118,6 @@ class LedgerIndex:
                 self._flush_at += FLUSH_ENVELOPES
 
     def position(self, envelope_id: bytes) -> tuple[int, int] | None:
-        """Return the position of an envelope."""
         return self._place(b"id\0" + envelope_id)
 
     def claim(self, key: bytes) -> tuple[int, int] | None:
@@ -135,7 +134,6 @@ class LedgerIndex:
         return None if place is None else self.block(place[0]).count
 
     def block(self, height: int) -> BlockEntry:
-        """Return the entry of a block."""
         return self._ask(self._block, height)
 
     def line(self, entry: BlockEntry, number: int) -> bytes:
@@ -151,7 +149,6 @@ class LedgerIndex:
         return [self.line(entry, number) for number in ((0,) if index is None else (0, index + 1))]
 
     def block_hash(self, height: int) -> bytes:
-        """Return the hash of a block."""
         return self.block(height).block_hash
 
     def tree_leaves(self, start: int, end: int) -> Iterator[tuple[bytes, bytes]]:

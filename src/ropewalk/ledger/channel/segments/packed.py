@@ -118,7 +118,6 @@ class PackedSegment(io.RawIOBase):
             at += ALIGN + length
 
     def manifest(self) -> dict[str, Any]:
-        """Return its Merkle manifest."""
         offset, size = self._manifest
         raw = self._pread(size, offset)
         if len(raw) != size or digest_of(raw[32:]) != raw[:32]:

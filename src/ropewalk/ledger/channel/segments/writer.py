@@ -148,7 +148,6 @@ class SegmentWriter(Segments, Closing):
             self._mark.sync()
 
     def close(self) -> None:
-        """Release the lock."""
         if self._mark is not None:
             if self._owner == os.getpid():
                 with contextlib.suppress(OSError):  # it may be late, and the segments are synced
