@@ -22,6 +22,12 @@ from bench.harness import Contestant, Result, compare, fixed
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import init_repository, open_repository
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.server.watch.config import WatchConfig
+from ropewalk.server.watch.rounds import Watch
 
 __all__ = ["run"]
 
@@ -184,6 +190,34 @@ def fan_out(folder: Path, quick: bool) -> Result:
     return fixed(job, "serve", "stream serve", rates["serve"], rates["stream"], 0.9, "frames", "CPU", 1)
 
 
+def watch_round(folder: Path, quick: bool) -> Result:
+    """A round of the watch with nothing new, on a channel of a million envelopes, beside ten rounds a second."""
+    count, batch = (20_000 if quick else 1_000_000), 5_000
+    key, home = SigningKey.generate("ed25519", bytes(32)), folder / "watched"
+    create_channel(home, "ops", "node", key.public)
+    with open_log(home, "ops", key) as opened:
+        for start in range(0, count, batch):
+            opened.log.submit_many([observation(key, n) for n in range(start, start + batch)])
+    watch = Watch(
+        home, WatchConfig(), channel_keys=lambda _: (key,), signing_key=lambda _: key, now_ns=time.time_ns
+    )
+    watch.round()  # looks at every block
+    rates = []
+    for _ in range(9):
+        start_s = time.perf_counter()
+        watch.round()
+        rates.append(1 / (time.perf_counter() - start_s))
+    job = f"watch round, nothing new, {count:,} envelopes"
+    return fixed(job, "watch", "100 ms", sorted(rates)[4], 10.0, 1.0, "rounds", "wall", len(rates))
+
+
+def observation(key: SigningKey, number: int) -> bytes:
+    return build(
+        key, domain="bench", event_class="Observation", event_type="t", payload={"n": number},
+        timestamp="2024-11-01T12:00:00Z",
+    ).raw  # fmt: skip
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -193,4 +227,9 @@ def cpu_s(pid: int) -> float:
 def run(quick: bool) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="ropewalk-bench-serve-") as name:
         folder = Path(name)
-        return [*appends(folder, quick), *reads(folder, quick), fan_out(folder, quick)]
+        return [
+            *appends(folder, quick),
+            *reads(folder, quick),
+            fan_out(folder, quick),
+            watch_round(folder, quick),
+        ]

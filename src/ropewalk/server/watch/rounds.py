@@ -93,6 +93,7 @@ class Watch:
         self._folder = StateFolder(home / "watch")
         self._jobs = StateFolder(home / "schedules")
         self._failures: list[str] = []
+        self._saved = b""  # what this object wrote last, within one round
 
     def round(self) -> Round:
         """Do one round; rounds of other processes are waited for."""
@@ -100,6 +101,7 @@ class Watch:
         with self._folder.locked(LOCK_WAIT_S):
             self._failures = []
             state = self.state()
+            self._saved = json.dumps(state).encode()
             now = self._now_ns()
             signals, alerts = self._look(state, now)
             waiting, asked = self._witness()
@@ -122,7 +124,10 @@ class Watch:
         return empty | found if isinstance(found, dict) and found.get("version") == 1 else empty
 
     def _save(self, state: dict[str, Any]) -> None:
-        self._folder.replace(STATE, json.dumps(state).encode())
+        raw = json.dumps(state).encode()
+        if raw != self._saved:  # a round with nothing new waits for the disk once
+            self._folder.replace(STATE, raw)
+            self._saved = raw
 
     def _look(self, state: dict[str, Any], now: int) -> tuple[list[Signal], list[Alert]]:
         signals: list[Signal] = []
