@@ -24,6 +24,7 @@ from ropewalk.net.refusals import connecting, listening
 MESSAGE_BYTES_MAX = 1 << 20  # one WebSocket message; the JavaScript side sends 64 KiB
 MESSAGES_WAITING_MAX = 4  # received and not yet read, before the sender is held up
 GOODBYE_S = 1.0
+Admit = Callable[[Sequence[str], bytes | None], str | None]
 LIMITS = ConnectionLimits(connections_max=64)
 _TOO_BIG = 1009
 _BROKEN = (1002, 1007)
@@ -34,8 +35,15 @@ _journal.addHandler(logging.NullHandler())
 class WebSocketPipe:
     """One WebSocket."""
 
-    def __init__(self, socket: Connection, name: str, slot: ConnectionSlot | None = None) -> None:
+    def __init__(
+        self,
+        socket: Connection,
+        name: str,
+        slot: ConnectionSlot | None = None,
+        refusal: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._socket = socket
+        self.refusal = refusal  # why the client may not be connected now; None if it may
         self.name = name
         self.slot = slot  # as the server counts it that accepted the connection
 
@@ -111,22 +119,36 @@ async def serve_websocket(
     refused: Callable[[str, str], None] = lambda _who, _why: None,
     tls: ssl.SSLContext | None = None,
     origins: Sequence[str] = (),
+    admit: Admit | None = None,
 ) -> WebSocketListener:
     """Listen; `accept` owns each pipe until it returns, and calls `join` of its slot; see `serve_tcp`.
 
-    Web pages of other origins than `origins` are refused: a page could read and write as this machine.
+    Web pages of other origins than `origins` are refused: a page could read and write as this machine. `admit` gets
+    the Authorization headers and the client certificate, and returns why the client may not connect, or None.
     """
     admission = Admission(limits, refused)
+
+    def refusal(socket: server.ServerConnection) -> str | None:
+        if admit is None or socket.request is None:
+            return None
+        channel = socket.transport.get_extra_info("ssl_object")
+        certificate = channel.getpeercert(binary_form=True) if channel is not None else None
+        return admit(socket.request.headers.get_all("Authorization"), certificate)
 
     async def handle(socket: server.ServerConnection) -> None:
         peer = socket.remote_address
         slot = socket.slot if isinstance(socket, CountedConnection) else None
-        await accept(WebSocketPipe(socket, f"ws://{peer[0]}:{peer[1]}" if peer else "ws://?", slot))
+        name = f"ws://{peer[0]}:{peer[1]}" if peer else "ws://?"
+        await accept(WebSocketPipe(socket, name, slot, lambda: refusal(socket)))
 
     def judge(socket: server.ServerConnection, request: Request) -> Response | None:
         found = [each for each in request.headers.get_all("Origin") if each not in origins]
         if not found:
-            return None
+            why = refusal(socket)
+            if why is None:
+                return None
+            refused(f"{socket.remote_address[0]}", why)
+            return socket.respond(401, f"{why}\n")
         refused(f"{socket.remote_address[0]}", f"web pages of {found[0][:80]!r} may not connect")
         return socket.respond(
             403, "Web pages of this origin may not connect; start the peer with --origin.\n"

@@ -11,7 +11,7 @@ from ropewalk.ledger.remote.negotiate import FEATURES
 from ropewalk.ledger.remote.server import LedgerServer, is_loopback
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.tls import TlsFiles
-from ropewalk.server.http.guard import credentials_of
+from ropewalk.server.auth.auth_file import credentials_of
 from ropewalk.server.node import ServerNode
 
 SESSIONS_MAX = 256  # at once, of all clients

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,14 @@ from ropewalk.cli.common.command import Command, emit, say, session
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.cli.gossip.gossip import PROFILES, open_here, say_new_topic, topic_option
+from ropewalk.errors import RopewalkError
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from ropewalk.gossip.core.log import GossipLog
     from ropewalk.gossip.peer.server import GossipServer
     from ropewalk.net.admission import ConnectionLimits
+    from ropewalk.net.websocket import Admit
 
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 PEERS_MAX = 64
@@ -149,6 +151,7 @@ async def _shown(log: GossipLog, work: Any) -> Any:
     metavar="URL",
     help="Origin of web pages that may connect. May be repeated.",
 )
+@_file_option("--auth", help="Identities and rights; peers need read and append on gossip/TOPIC.")
 @_file_option("--tls-cert", help="PEM certificate; serve wss:// instead of ws://.")
 @_file_option("--tls-key", help="PEM key of --tls-cert.")
 @_file_option("--client-ca", help="PEM certificates; accept only peers with a certificate under one of them.")
@@ -210,10 +213,30 @@ async def _serve(
         idle_s=idle_s,
         limits=limits,
         origins=origins,
+        admit=_admission(tls["auth"], log.topic) if tls["auth"] is not None else None,
         tls=server_context(tls["tls_cert"], tls["tls_key"], tls["client_ca"]),
         client_tls=client_context(tls["ca"], tls["client_cert"], tls["client_key"]) if secure else None,
     )
     await run_server(server, _facts)
+
+
+def _admission(path: Path, topic: str) -> Admit:
+    """Return who may connect, by the auth file of `ropewalk serve`; it is read again when it changes."""
+    from ropewalk.server.auth.auth_file import Authenticator, credentials_of
+
+    known = Authenticator(path)
+
+    def admit(shown: Sequence[str], certificate: bytes | None) -> str | None:
+        try:
+            values = [each.encode("latin-1", "replace") for each in shown]
+            identity = known.identify(credentials_of(values, certificate))
+            identity.require("read", f"gossip/{topic}")
+            identity.require("append", f"gossip/{topic}")
+        except RopewalkError as error:
+            return error.detail
+        return None
+
+    return admit
 
 
 def _facts(server: GossipServer) -> dict[str, Any]:

@@ -29,8 +29,9 @@ from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.pipe import Listener, ServedPipe
 from ropewalk.net.tcp import serve_tcp
 from ropewalk.net.threads import in_thread
-from ropewalk.net.websocket import serve_websocket
+from ropewalk.net.websocket import Admit, WebSocketPipe, serve_websocket
 
+RECHECK_S = 1.0
 PEERS_MAX = 64  # connected at once; more are turned away
 UPSTREAMS_MAX = 64  # peers that one server connects to
 PULLS_MAX = 8  # from v0.6 peers at once, whose answers are large; the others wait
@@ -55,8 +56,12 @@ class GossipServer:
         tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
         origins: Sequence[str] = (),
+        admit: Admit | None = None,
     ) -> None:
         self.log = log
+        self._admit = admit
+        if admit is not None and log.profile.name == "v0.6":
+            raise Usage("identities need a v0.13 topic; v0.6 peers show none")
         self._origins = tuple(origins)
         self.host = host
         self.port = port
@@ -107,6 +112,7 @@ class GossipServer:
                 refused=self._turn_away,
                 tls=self._tls,
                 origins=self._origins,
+                admit=self._admit,
             )
         return await serve_tcp(
             self._accept_v06, self.host, self.port, limits=self._limits, refused=self._turn_away
@@ -144,16 +150,28 @@ class GossipServer:
             return True
 
         peer = Peer(self.log, pipe, dialer=False, idle_s=self._idle_s, session_s=self._session_s, met=met)
+        checking = asyncio.create_task(self._recheck(peer, pipe))
         try:
             async with peer:
                 await peer.stay()
         finally:
+            checking.cancel()
             say = _journal.info if peer in self.peers else self._refused
             self.peers.discard(peer)
             self._broadcaster.targets.discard(peer)
             self._broadcaster.listed.discard(peer)
             if peer.error is not None:
                 say(reason(peer.error, pipe.name))
+
+    async def _recheck(self, peer: Peer, pipe: ServedPipe) -> None:
+        """Once a second: a peer that was revoked has to leave."""
+        while self._admit is not None and isinstance(pipe, WebSocketPipe):
+            await asyncio.sleep(RECHECK_S)
+            why = pipe.refusal()
+            if why is not None:
+                self._turn_away(pipe.name, why)
+                peer.leave()
+                return
 
     async def _accept_v06(self, pipe: ServedPipe) -> None:
         """Run one session: the peer asks and we answer, or it begins with an empty frame and we ask."""

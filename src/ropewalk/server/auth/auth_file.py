@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from cryptography import x509
+
 from ropewalk.disk.durable import Disk, read_file
 from ropewalk.errors import Conflict, Invalid, NotFound, RopewalkError, Unauthenticated
 from ropewalk.kernel import jcs
@@ -49,6 +51,20 @@ class Credentials:
 
     def __repr__(self) -> str:
         return "Credentials(…)"
+
+
+def credentials_of(values: list[bytes], certificate: bytes | None) -> Credentials:
+    """Return what a request shows: a bearer token, a client certificate, or nothing."""
+    token = None
+    if values:
+        scheme, _, rest = values[0].partition(b" ")
+        # Two headers, or another scheme, count as an unknown token: never a way around one.
+        good = len(values) == 1 and scheme.lower() == b"bearer"
+        token = rest.strip().decode("latin-1") if good else ""
+    if certificate is None:
+        return Credentials(token)
+    subject = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+    return Credentials(token, hashlib.sha256(certificate).hexdigest(), subject)
 
 
 @dataclass(frozen=True, slots=True)

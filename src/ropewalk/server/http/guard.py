@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
@@ -10,13 +9,12 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from ipaddress import ip_address
 from typing import Any
 
-from cryptography import x509
 from prometheus_client import Counter, Histogram
 
 from ropewalk.errors import Denied, RateLimited, RopewalkError, TooLarge, Unavailable
 from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.tls import certificate_from
-from ropewalk.server.auth.auth_file import Credentials
+from ropewalk.server.auth.auth_file import Credentials, credentials_of
 from ropewalk.server.auth.rights import Identity
 from ropewalk.server.http.direct import append_directly
 from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of
@@ -150,20 +148,6 @@ def _same_address(name: str, server: str) -> bool:
         return ip_address(name) == ip_address(server.partition("%")[0])
     except ValueError:
         return False
-
-
-def credentials_of(values: list[bytes], certificate: bytes | None) -> Credentials:
-    """Return what a request shows: a bearer token, a client certificate, or nothing."""
-    token = None
-    if values:
-        scheme, _, rest = values[0].partition(b" ")
-        # Two headers, or another scheme, count as an unknown token: never a way around one.
-        good = len(values) == 1 and scheme.lower() == b"bearer"
-        token = rest.strip().decode("latin-1") if good else ""
-    if certificate is None:
-        return Credentials(token)
-    subject = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
-    return Credentials(token, hashlib.sha256(certificate).hexdigest(), subject)
 
 
 class Guard:
