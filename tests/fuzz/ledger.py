@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ropewalk.disk.durable import Disk
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.kernel import digest, jcs, merkle
-from ropewalk.kernel.note.key import Verifier
+from ropewalk.kernel.note.key import SignatureType, Verifier
 from ropewalk.ledger.archive import manifest
 from ropewalk.ledger.block import block, fork
 from ropewalk.ledger.block.block import Fork
@@ -27,10 +27,11 @@ from ropewalk.ledger.bundle.zstd_file import read_packed
 from ropewalk.ledger.channel.index import rows
 from ropewalk.ledger.channel.segments import format as segment_format
 from ropewalk.ledger.channel.segments import packed, reader
+from ropewalk.ledger.channel.segments.cold import ColdSegment, parse_cold
 from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.envelope import envelope
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.evidence import certificates, crls, verify
+from ropewalk.ledger.evidence import certificates, crls, snark, verify
 from ropewalk.ledger.evidence import trust as evidencetrust
 from ropewalk.ledger.evidence.tee import der, intel_collateral, intel_quote, sev_snp
 from ropewalk.ledger.keys import approvals, revocations
@@ -39,7 +40,7 @@ from ropewalk.ledger.replay.replay import SNAPSHOT_TYPE, Snapshot, parse_snapsho
 from ropewalk.ledger.rules import policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
-from ropewalk.ledger.transparency import head_fork, receipts, tiles, witness
+from ropewalk.ledger.transparency import head_fork, receipts, tiles, witness, witness_policy
 from ropewalk.ledger.transparency.head_check import HeadTrust
 from ropewalk.ledger.transparency.head_fork import HeadFork
 from ropewalk.ledger.versions import versions
@@ -194,6 +195,43 @@ def _witness_request(raw: bytes) -> None:
 
 def _watched_log(raw: bytes) -> None:
     assert witness.parse_watched(raw).to_bytes() == raw
+
+
+def _witness_policy(raw: bytes) -> None:
+    found = witness_policy.parse_witness_policy(raw)
+    assert witness_policy.parse_witness_policy(jcs.encode(found.to_json())) == found
+
+
+def _cold_segment(raw: bytes) -> None:
+    assert parse_cold(raw).to_bytes() == raw
+
+
+def _snark_key(raw: bytes) -> None:
+    text = snark.key_text(raw)
+    assert snark.key_text(text.encode()) == text
+    snark.parse_key(text)
+
+
+def _snark_report(raw: bytes) -> None:
+    value = jcs.parse(raw)
+    if isinstance(value, dict):
+        snark.check_header_proof({"type": "snark", "proof": value}, _snark_root(), _snark_keys())
+
+
+@cache
+def _snark_vector() -> Any:
+    return jcs.parse((Path(__file__).parents[2] / "vectors/snark/bls12381.json").read_bytes())
+
+
+@cache
+def _snark_root() -> bytes:
+    return bytes.fromhex(_snark_vector()["merkle_root"])
+
+
+@cache
+def _snark_keys() -> dict[str, str]:
+    text = snark.key_text(jcs.encode(_snark_vector()["verification_key"]))
+    return {snark.key_digest(text): text}
 
 
 def _tile_entries(raw: bytes) -> None:
@@ -457,6 +495,11 @@ def _receipt_sample() -> bytes:
     )
 
 
+def _watched_by() -> witness_policy.WitnessPolicy:
+    vkey = Verifier("w.example", NODE.public, SignatureType.COSIGNATURE)
+    return witness_policy.WitnessPolicy("log.example", (("https://w.example", vkey),), 1, 5)
+
+
 def _catalogue() -> tuple[Parser, ...]:
     blocks = chain_of_blocks(3)
     hashes = [each.hash for each in blocks]
@@ -521,6 +564,10 @@ def _catalogue() -> tuple[Parser, ...]:
                 witness.WatchedLog(LOG.name, (LOG.verifier,), SmallLog(3).head(), 1_700_000_000).to_bytes(),
             ),
         ),
+        ("witness_policy", _witness_policy, (jcs.encode(_watched_by().to_json()),)),
+        ("cold_segment", _cold_segment, (ColdSegment("ops", 0, 9, 64, "00" * 32, "/mnt/cold").to_bytes(),)),
+        ("snark_key", _snark_key, (jcs.encode(_snark_vector()["verification_key"]),)),
+        ("snark_report", _snark_report, (jcs.encode(_snark_vector()["header_proof"]["proof"]),)),
         ("tile_entries", _tile_entries, (tiles.encode_entries([b"one", b"", b"three"]),)),
         ("index_entry", _index_entry, (rows.pack_entry(_entry_sample(blocks[0])),)),
         ("index_state", _index_state, (rows.pack_state(replace(rows.EMPTY, height=1)),)),

@@ -9,20 +9,28 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from tests.serving import call, command, environment
 from tests.unit.ledger.attesting import NOON, Authority, attested, dsse, nitro, nitro_document
 from tests.unit.ledger.making import ADA, observed
+from tests.unit.ledger.witnesses import live_witness
 from tests.waiting import LIMIT_S
 
+from ropewalk.disk.key_files import load_signing
 from ropewalk.errors import BrokenLink, Unavailable
+from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.channel.witnessed import read_witnessed
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.recheck import EvidenceTally
+from ropewalk.ledger.proof.proof import head_signer
 from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.transparency.witness_policy import SETTINGS, WitnessPolicy
 from ropewalk.pipeline.jobs.health import measure
+from ropewalk.server.metrics import Metrics
 from ropewalk.server.watch.config import WatchConfig, parse_watch
-from ropewalk.server.watch.rounds import Watch
+from ropewalk.server.watch.rounds import Round, Watch
 from ropewalk.server.watch.signals import ChannelSignals
 
 NODE = SigningKey.generate("ed25519", bytes(range(32)))
@@ -228,3 +236,40 @@ def test_unknown_members_of_the_configuration_are_refused():
     with pytest.raises(Invalid, match="notice_days"):
         parse_watch({"version": 1, "notice_days": [60]})
     assert parse_watch({"version": 1, "notice_days": [30, 14, 7]}) == parse_watch({"version": 1})
+
+
+def test_watch_asks_witnesses_and_alerts_without(drifted):
+    """The background mode: each round asks for what is missing; a channel that fails closed pages."""
+    home = drifted / "log.git" / "ropewalk"
+    node = load_signing(home / "keys", "node")
+    folder = home / "ledger" / "audit"
+    with live_witness(drifted / "w", "w.example") as live:
+        policy = WitnessPolicy("log.example", ((live.url, live.vkey),), 1, 10)
+        (folder / SETTINGS).write_bytes(jcs.encode(policy.to_json()))
+
+        def look() -> Round:
+            return Watch(
+                home,
+                WatchConfig(),
+                channel_keys=lambda _: (node,),
+                signing_key=lambda _: node,
+                now_ns=time.time_ns,
+                send=lambda *_: None,
+            ).round()
+
+        first = look()
+        assert (first.unwitnessed, first.witness_failures) == ((("audit", 1),), 1)
+        assert [
+            (each["name"], each["severity"]) for each in first.firing if each["name"] == "Unwitnessed"
+        ] == [("Unwitnessed", "page")]
+        live.witness.add(head_signer("log.example", "audit", node).verifier)
+        second = look()
+        assert (second.unwitnessed, second.witness_failures) == ((("audit", 0),), 0)
+        assert not [each for each in second.firing if each["name"] == "Unwitnessed"]
+        assert read_witnessed(folder) is not None
+        metrics = Metrics()
+        for each in (first, second):
+            metrics.take_signals(each)
+        text = generate_latest(metrics.registry).decode()
+        assert 'ropewalk_unwitnessed_blocks{channel="audit"} 0.0' in text
+        assert "ropewalk_witness_failures_total 1.0" in text
