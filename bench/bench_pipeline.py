@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,32 @@ def check_range(repository: Path, part: Range, deep: bool) -> int:
     return total
 
 
+def check_signatures(repository: Path, part: Range) -> int:
+    """What libsodium alone takes: the signatures of a range, made ready beforehand."""
+    from nacl.bindings import crypto_sign_open
+
+    for signed, key in _signatures(repository, part.log.topic, part.start, part.end):
+        crypto_sign_open(signed, key)
+    return part.rows
+
+
+@lru_cache
+def _signatures(repository: Path, channel: str, start: int, end: int) -> list[tuple[bytes, bytes]]:
+    from ropewalk.disk.repository_paths import find_repository
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.envelope.envelope import parse_stored
+
+    with open_channel(find_repository(repository).home, channel) as opened:
+        lines = [
+            line
+            for height, place in opened.segments.places()
+            if start <= height < end
+            for line in opened.segments.read(place, height).lines[1:]
+        ]
+    envelopes = map(parse_stored, lines)
+    return [(each.signature_bytes + each.preimage, each.public_key.raw) for each in envelopes]
+
+
 def run(quick: bool) -> list[Result]:
     sizes = (20_000, 50_000, 10_000) if quick else (200_000, 1_000_000, 100_000)
     results: list[Result] = []
@@ -144,11 +171,17 @@ def _verify(spark: Any, repository: Path, count: int, deep: bool, target: float)
             assert sum(done) == count
             return count
 
+        def bare() -> int:
+            return sum(pool.map(check_signatures, [repository] * len(halves), halves))
+
         what = "every envelope" if deep else "block seals only"
+        others = [Contestant("two plain processes", plain)]
+        if deep:
+            others.append(Contestant("bare libsodium, two processes", bare))
         return compare(
             f"verify {count:,} envelopes, {what}",
             Contestant("Spark, checked in the source", ours),
-            [Contestant("two plain processes", plain)],
+            others,
             target=target,
             rounds=3,
             unit="envelopes",

@@ -1,0 +1,3 @@
+SELECT service, env, ended, reason, recovery_s
+FROM {{ source('ropewalk', 'deployments') }}
+WHERE status IN ('failed', 'revert')

@@ -1,0 +1,93 @@
+"""The recipes in `examples/`: each is run, or checked against what would run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from ropewalk.cli.pipeline.pipeline import ingest as ingest_command
+from tests.pipeline.test_ingest import ingest
+from tests.pipeline.world import World
+from tests.tools import needs
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+
+
+def test_kubernetes_manifest_calls_ingest_as_it_is():
+    job = yaml.safe_load((EXAMPLES / "spark" / "kubernetes.yaml").read_text())
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    assert job["spec"]["concurrencyPolicy"] == "Forbid"  # a warehouse has one writer
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == ["ropewalk", "pipeline", "ingest"]
+    ingest_command.make_context("ingest", list(container["args"]), resilient_parsing=False)
+    mounted = {each["name"] for each in container["volumeMounts"]}
+    assert mounted == {each["name"] for each in pod["volumes"]}
+
+
+@pytest.mark.slow
+def test_dbt_models_run_over_a_warehouse(spark: Any, world: World, tmp_path: Path):
+    """dbt-duckdb is not installed here: its `source()` is put in place by hand, and DuckDB runs the models."""
+    warehouse = tmp_path / "tables"
+    ingest(spark, world, warehouse).once()
+    sources = yaml.safe_load((EXAMPLES / "dbt" / "models" / "sources.yml").read_text())["sources"][0]
+    place = sources["config"]["external_location"].replace("{{ env_var('WAREHOUSE') }}", str(warehouse))
+    found = {}
+    for model in sorted((EXAMPLES / "dbt" / "models").glob("*.sql")):
+        query = re.sub(
+            r"\{\{ source\('ropewalk', '(\w+)'\) \}\}",
+            lambda match: place.replace("{name}", match[1]),
+            model.read_text(),
+        )
+        found[model.stem] = duckdb.execute(query).fetchall()
+    assert sum(row[3] for row in found["events_by_day"]) == 47
+    assert len(found["failed_deployments"]) == 5
+
+
+@pytest.mark.slow
+def test_notebook_runs_from_top_to_bottom(world: World, monkeypatch: pytest.MonkeyPatch):
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("REPOSITORY", str(world.path))
+    book: Any = nbformat.read(EXAMPLES / "spark" / "events.ipynb", as_version=4)
+    NotebookClient(book, timeout=300, kernel_name="python3").execute()
+    said = "".join(
+        output["data"]["text/plain"]
+        for cell in book.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "data" in output
+    )
+    assert "20" in said and "True" in said and "False" not in said
+
+
+@needs("java")
+@pytest.mark.slow
+def test_spark_submit_runs_the_job(world: World, tmp_path: Path):
+    import pyspark
+
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    done = subprocess.run(
+        [
+            *(str(submit), "--master", "local[2]", "--driver-memory", "1g"),
+            *("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"),
+            *(str(EXAMPLES / "spark" / "daily_counts.py"), str(world.path), str(tmp_path / "counts")),
+        ],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert sum(pq.read_table(tmp_path / "counts")["count"].to_pylist()) == 47
