@@ -11,10 +11,10 @@ from ropewalk.kernel.digest import hash_from_hex
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StrictForm:
     """One kind of document: what errors call it, and what they advise.
 
-    >>> Form("manifest", "Export it again.").natural({"n": -1}, "n")
+    >>> StrictForm("manifest", "Export it again.").natural({"n": -1}, "n")
     Traceback (most recent call last):
     ropewalk.errors.Invalid: manifest: n must be a natural number
     """

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.kernel.schema.form import Form
+from ropewalk.kernel.schema.form import StrictForm
 
 # Canonical members are sorted, so every manifest ends with these three. They are read without parsing the rest.
 _TAIL: Final = re.compile(
@@ -50,7 +50,7 @@ class File:
         return {"name": self.name, "blake3": self.blake3, "bytes": self.size}
 
 
-class ManifestForm(Form):
+class ManifestForm(StrictForm):
     """Reads the members of one kind of manifest."""
 
     __slots__ = ()

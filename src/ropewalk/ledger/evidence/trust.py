@@ -14,7 +14,7 @@ from cryptography import x509
 
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.kernel.schema.form import Form
+from ropewalk.kernel.schema.form import StrictForm
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList, parse_allow_list
 from ropewalk.ledger.evidence.certificates import parse_pem
 from ropewalk.ledger.evidence.crls import parse_crl
@@ -22,7 +22,9 @@ from ropewalk.ledger.evidence.snark import key_digest
 from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
 
 EVIDENCE_SETTINGS_BYTES_MAX = 16 << 20  # roots, revocation lists of a megabyte each, and collateral
-_wrong = Form("evidence configuration", "Write it with `ropewalk ledger evidence set --channel C`.").wrong
+_wrong = StrictForm(
+    "evidence configuration", "Write it with `ropewalk ledger evidence set --channel C`."
+).wrong
 
 
 @dataclass(frozen=True, slots=True)

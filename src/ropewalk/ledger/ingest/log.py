@@ -21,7 +21,7 @@ from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import PendingHistory
 from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
 from ropewalk.ledger.ingest.sealer import BlockSealer
-from ropewalk.ledger.ingest.ticket import LedgerReceipt, Ticket
+from ropewalk.ledger.ingest.ticket import EnvelopeTicket, LedgerReceipt
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.trust import Trust
@@ -65,7 +65,7 @@ class ChannelWriter:
         self.limits = limits or IngestLimits()
         self._now_ns, self._parallel_map = now_ns, parallel_map
         # its leader has the use of everything below
-        self._commit: GroupCommit[Ticket] = GroupCommit(
+        self._commit: GroupCommit[EnvelopeTicket] = GroupCommit(
             f"channel {channel}", self._write_round, placed=lambda: self._sealer.waiting()
         )
         self._sealer = BlockSealer(
@@ -113,8 +113,8 @@ class ChannelWriter:
         """Submit in order from one thread, sharing blocks and syncs; errors are returned in place of receipts."""
         return [ticket.outcome for ticket in self._submit(raws)]
 
-    def _submit(self, raws: Iterable[bytes]) -> list[Ticket]:
-        tickets = [Ticket(check_wire(raw)) for raw in raws]
+    def _submit(self, raws: Iterable[bytes]) -> list[EnvelopeTicket]:
+        tickets = [EnvelopeTicket(check_wire(raw)) for raw in raws]
         self._sealer.check_open()
         self._commit.submit(tickets)
         return tickets
@@ -146,9 +146,9 @@ class ChannelWriter:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _judge(self, arrivals: Sequence[Ticket]) -> None:
+    def _judge(self, arrivals: Sequence[EnvelopeTicket]) -> None:
         """Check envelopes of one batch; place each one or settle its ticket with the error."""
-        read: list[tuple[Envelope, Ticket]] = []
+        read: list[tuple[Envelope, EnvelopeTicket]] = []
         try:
             self._sealer.check_open()
             context = self._current_context()
@@ -174,7 +174,7 @@ class ChannelWriter:
         except RopewalkError as error:
             self._refuse(arrivals, error)
 
-    def _refuse(self, arrivals: Sequence[Ticket], error: BaseException) -> None:
+    def _refuse(self, arrivals: Sequence[EnvelopeTicket], error: BaseException) -> None:
         refusal = self._sealer.refusal(error)
         for ticket in arrivals:
             if not ticket.settled and not ticket.placed:
@@ -210,7 +210,7 @@ class ChannelWriter:
         """Check what has arrived, in batches; return whether it filled a block and began another."""
         arrivals = self._commit.arrivals
         while arrivals and self._sealer.open_block < 2:
-            batch: list[Ticket] = []
+            batch: list[EnvelopeTicket] = []
             try:
                 for _ in range(min(BATCH_MAX, len(arrivals))):
                     self._commit.take(batch)

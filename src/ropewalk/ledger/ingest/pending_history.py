@@ -10,7 +10,7 @@ from ropewalk.kernel import jcs
 from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ports import Index
-from ropewalk.ledger.ingest.ticket import Ticket
+from ropewalk.ledger.ingest.ticket import EnvelopeTicket
 from ropewalk.ledger.rules.verdict import Position
 
 
@@ -25,7 +25,7 @@ class PendingHistory:
         self._asked: tuple[bytes, Position | None]
         self.clear()
 
-    def pending(self, envelope_id: bytes) -> Ticket | None:
+    def pending(self, envelope_id: bytes) -> EnvelopeTicket | None:
         """Return the ticket of an envelope placed in a block that is not yet durable."""
         pending = self._ids.get(envelope_id)
         return pending[1] if pending is not None else None
@@ -42,7 +42,7 @@ class PendingHistory:
             )
         return place
 
-    def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
+    def add(self, envelope: Envelope, place: Position, ticket: EnvelopeTicket) -> None:
         self._ids[envelope.id] = place, ticket, envelope
         self._intents[envelope.intent] = place
         if (key := _claim(envelope)) is not None:
@@ -60,7 +60,7 @@ class PendingHistory:
 
     def clear(self) -> None:
         """Remove all pending envelopes."""
-        self._ids: dict[bytes, tuple[Position, Ticket, Envelope]] = {}
+        self._ids: dict[bytes, tuple[Position, EnvelopeTicket, Envelope]] = {}
         self._claims: dict[bytes, Position] = {}
         self._intents: dict[bytes, Position] = {}
         self._asked = b"", None

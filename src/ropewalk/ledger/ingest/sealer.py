@@ -20,7 +20,7 @@ from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import PendingHistory
 from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
-from ropewalk.ledger.ingest.ticket import LedgerReceipt, OpenBlock, Ticket
+from ropewalk.ledger.ingest.ticket import EnvelopeTicket, LedgerReceipt, OpenBlock
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.lifetimes import Lifetime, check_lifetimes
 from ropewalk.ledger.keys.statements import is_key_statement
@@ -47,7 +47,7 @@ class BlockSealer:
         now_ns: Callable[[], int],
         policy: Policy | None,
         limits: IngestLimits,
-        settled_queue: deque[Ticket],
+        settled_queue: deque[EnvelopeTicket],
         keep_evidence: Callable[[str, bytes], None] | None,
         key_history: KeyHistory,
         note: Callable[[int], None],
@@ -75,7 +75,7 @@ class BlockSealer:
         """The number of blocks that take envelopes or wait to be sealed."""
         return len(self._open_blocks)
 
-    def waiting(self) -> Iterator[Ticket]:
+    def waiting(self) -> Iterator[EnvelopeTicket]:
         """Yield the tickets of placed envelopes in order."""
         for open_block in self._open_blocks:
             yield from open_block.waiting()
@@ -92,7 +92,9 @@ class BlockSealer:
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
-    def place(self, envelope: Envelope, signature: RuleFinding, context: Context, ticket: Ticket) -> None:
+    def place(
+        self, envelope: Envelope, signature: RuleFinding, context: Context, ticket: EnvelopeTicket
+    ) -> None:
         """Put an envelope into the open block if it is new and passes the rules."""
         duplicate = self.history.pending(envelope.id)
         if duplicate is not None and not duplicate.settled:
@@ -374,7 +376,7 @@ class BlockSealer:
             for index, raw in enumerate(block.envelopes):
                 envelope = parse_stored(raw)
                 judge(envelope, context).require()
-                self.history.add(envelope, Position(block.height, index), Ticket())
+                self.history.add(envelope, Position(block.height, index), EnvelopeTicket())
                 envelopes.append(envelope)
         finally:
             self.history.clear()

@@ -59,7 +59,7 @@ class EnvelopeSink(Protocol):
         """Submit several; return one outcome each, in order."""
 
 
-class Ticket(group_commit.Ticket[bytes, LedgerReceipt]):
+class EnvelopeTicket(group_commit.Ticket[bytes, LedgerReceipt]):
     """A submitted envelope. `placed`: it is in an open block; `duplicates` submitted the same bytes meanwhile."""
 
     __slots__ = ("audit", "duplicates", "placed")
@@ -68,7 +68,7 @@ class Ticket(group_commit.Ticket[bytes, LedgerReceipt]):
         super().__init__(item)
         self.placed = False
         self.audit: tuple[str, ...] = ()
-        self.duplicates: list[Ticket] = []
+        self.duplicates: list[EnvelopeTicket] = []
 
     def settle(self, outcome: LedgerReceipt | RopewalkError, settled: deque[Any] | None = None) -> None:
         """Deliver the outcome to the waiter and to those of the duplicates."""
@@ -86,15 +86,15 @@ class OpenBlock:
     def __init__(self, height: int, *, alone: bool = False) -> None:
         self.height, self.alone = height, alone
         self.envelopes: list[Envelope] = []
-        self.tickets: list[Ticket] = []
+        self.tickets: list[EnvelopeTicket] = []
         self.size = 0
 
-    def add(self, envelope: Envelope, ticket: Ticket) -> None:
+    def add(self, envelope: Envelope, ticket: EnvelopeTicket) -> None:
         self.size += len(envelope.raw)
         self.envelopes.append(envelope)
         self.tickets.append(ticket)
 
-    def waiting(self) -> Iterator[Ticket]:
+    def waiting(self) -> Iterator[EnvelopeTicket]:
         """Yield the tickets of the placed envelopes, each with those that wait for the same outcome."""
         for ticket in self.tickets:
             yield ticket

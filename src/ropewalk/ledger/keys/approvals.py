@@ -23,14 +23,14 @@ from ropewalk.errors import Denied, Invalid, InvalidKey, RopewalkError, SigInval
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
-from ropewalk.kernel.schema.form import Form
+from ropewalk.kernel.schema.form import StrictForm
 
 ACTS: Final = ("rotate", "retire", "revoke", "destroy", "version")
 APPROVALS_MAX: Final = 32
 APPROVALS_BYTES_MAX: Final = 1 << 20
 _WORDS: Final = {"version": "change a version"}
 _MEMBERS: Final = frozenset(("kind", "act", "approver", "signature"))
-_FORM: Final = Form("approval", "Make one with `ropewalk ledger key approve PROPOSAL --key NAME`.")
+_FORM: Final = StrictForm("approval", "Make one with `ropewalk ledger key approve PROPOSAL --key NAME`.")
 _wrong = _FORM.wrong
 
 

@@ -27,7 +27,7 @@ from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, SigInvalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, hash_from_hex
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
-from ropewalk.kernel.schema.form import Form
+from ropewalk.kernel.schema.form import StrictForm
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.envelope.model import Envelope
@@ -47,7 +47,7 @@ _COMMON: Final = frozenset(("act", "channel", "key", "since"))
 _ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
 _OTHER: Final = _COMMON | {"reason"}
 REASON_MAX: Final = 1_000
-_FORM: Final = Form("key statement", "`ropewalk ledger key` makes them; see docs/guide/keys.md.")
+_FORM: Final = StrictForm("key statement", "`ropewalk ledger key` makes them; see docs/guide/keys.md.")
 _wrong = _FORM.wrong
 
 

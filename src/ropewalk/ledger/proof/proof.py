@@ -19,7 +19,7 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note import note
 from ropewalk.kernel.report import Report, Step
-from ropewalk.kernel.schema.form import Form
+from ropewalk.kernel.schema.form import StrictForm
 from ropewalk.ledger.block.block import BlockRecord, check_channel_name, check_signature, parse_record
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
@@ -32,7 +32,7 @@ from ropewalk.ledger.rules.verdict import Context
 
 PATH_MAX = 64  # a tree beyond 2^63 leaves does not exist
 PROOF_BYTES_MAX = 16 << 20  # the largest envelope, and four thousand key statements of the channel
-_FORM = Form("proof", error=InvalidProof)
+_FORM = StrictForm("proof", error=InvalidProof)
 natural = _FORM.natural
 
 

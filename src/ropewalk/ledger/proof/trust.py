@@ -22,7 +22,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.note.key import Verifier
-from ropewalk.kernel.schema.form import Form
+from ropewalk.kernel.schema.form import StrictForm
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.evidence.allowed import (
     EvidenceAllowList,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TRUST_BYTES_MAX = 4 << 20  # a thousand roots, or ten thousand revocations
 _MEMBERS = {"block_signers", "bundle_signers", "policy_hash", "roots"}
 _OPTIONAL = {"evidence", "witnesses", "revocations"}
-_FORM = Form("trust file", "Make one with `ropewalk ledger trust --channel C -o TRUST.json`.")
+_FORM = StrictForm("trust file", "Make one with `ropewalk ledger trust --channel C -o TRUST.json`.")
 _wrong = _FORM.wrong
 
 

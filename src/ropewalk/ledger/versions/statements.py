@@ -17,7 +17,7 @@ from ropewalk.errors import InvalidEnvelope
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.schema.form import Form
+from ropewalk.kernel.schema.form import StrictForm
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.fields import parse_timestamp
@@ -30,7 +30,7 @@ CHANGED_TYPE: Final = "ledger.version.changed"
 DOMAIN: Final = "ropewalk.lifecycle"
 _HINT: Final = CHANGED_TYPE.encode()
 _MEMBERS: Final = ("act", "channel", "protocol_version", "stage", "sunset", "grace_days")
-_FORM: Final = Form("version change", "Make one with `ropewalk ledger lifecycle set --propose F`.")
+_FORM: Final = StrictForm("version change", "Make one with `ropewalk ledger lifecycle set --propose F`.")
 _wrong = _FORM.wrong
 
 
