@@ -28,10 +28,12 @@
     │   ├── Forked                    two blocks claim one height
     │   └── HistoryRewritten          a head no longer contains the one seen before
     ├── Denied                    6   a policy said no
-    │   └── Unauthenticated           the server does not know the caller
+    │   ├── Unauthenticated           the server does not know the caller
+    │   └── Quarantined               a peer whose evidence or policy has drifted
     ├── NotFound                  3   nothing of that name
     └── Unavailable               7   something we depend on is not there
-        └── RateLimited               the caller sends requests too fast
+        ├── RateLimited               the caller sends requests too fast
+        └── NegotiateAgain            the session is out of date
 
 The number is the exit code of the command line. `code` is what other software matches on: it never changes.
 Each surface of the specifications spells some codes its own way; `SPELLINGS` is the one table of them.
@@ -65,9 +67,11 @@ __all__ = [
     "InvalidNote",
     "InvalidProof",
     "InvalidUlid",
+    "NegotiateAgain",
     "NotFound",
     "OutOfOrder",
     "ProofRefused",
+    "Quarantined",
     "RangeExceeded",
     "RateLimited",
     "Replayed",
@@ -356,6 +360,13 @@ class Unauthenticated(Denied):
     advice = "Send the header `Authorization: Bearer TOKEN`; `ropewalk auth add NAME` makes a token."
 
 
+class Quarantined(Denied):
+    """A peer's evidence is stale, or its policy is not the channel's (S4 §14)."""
+
+    code = "Quarantined"
+    advice = "Negotiate with fresh evidence and the channel's policy; until then new sessions are refused."
+
+
 class NotFound(RopewalkError):
     """Nothing of that name."""
 
@@ -380,6 +391,13 @@ class RateLimited(Unavailable):
     code = "RateLimited"
     status = 429
     advice = "Wait for the time in Retry-After, then send it again."
+
+
+class NegotiateAgain(Unavailable):
+    """A session has become out of date: evidence is stale or the policy has changed (S4 §14)."""
+
+    code = "NegotiateAgain"
+    advice = "Open a new session; clients of ropewalk do so by themselves."
 
 
 E = TypeVar("E", bound=RopewalkError)
@@ -444,6 +462,8 @@ SPELLINGS: dict[str, Spelling] = {
     "PolicyDenied": Spelling("policy_denied", "POLICY_DENIED", "PolicyFail"),
     "ProofRefused": Spelling("proof_refused", "PROOF_REFUSED", "DigestMismatch"),
     "RangeExceeded": Spelling("range_exceeded", "RANGE_EXCEEDED", "RangeExceeded", ("limit_out_of_range",)),
+    "NegotiateAgain": Spelling("negotiate_again", "NEGOTIATE_AGAIN", "NegotiateAgain"),
+    "Quarantined": Spelling("quarantined", "QUARANTINED", "Quarantined"),
     "RateLimited": Spelling("rate_limited", "RATE_LIMITED", "RateLimited"),
     "Replayed": Spelling("replayed", "REPLAYED", "AppendRejected"),
     "SigInvalid": Spelling("sig_invalid", "SIG_INVALID", "SigInvalid"),

@@ -68,6 +68,7 @@ class Metrics:
         self.stream_lag = self._gauge("stream_lag_frames", "Frames that the slowest client has not taken.")
         self.uptime = self._gauge("uptime_seconds", "Time since the server started.")
         self.ready = self._gauge("ready", "1 if the server can do its work.")
+        self.quarantined = self._gauge("quarantined_peers", "Ledger peers that are refused new sessions.")
         self.signals = {
             name: Gauge(f"ropewalk_{name}", text, LABELS, registry=registry) for name, text in SIGNALS.items()
         }
@@ -97,6 +98,7 @@ class Metrics:
         self.stream_lag.set(max((window.seq - each.cursor for each in connections), default=0))
         self.uptime.set(time.monotonic() - node.started_s)
         self.ready.set(node.fault is None)
+        self.quarantined.set(0 if node.transports is None else len(node.transports.quarantine.peers))
 
     def take_signals(self, found: Round) -> None:
         """Take the figures of a watch round; what was not measured has no figure."""

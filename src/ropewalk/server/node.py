@@ -21,6 +21,7 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import check_first
 from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
+from ropewalk.ledger.remote.server import LedgerServer
 from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.ledger.versions.lifecycle import version_to_write
 from ropewalk.net.revocation import RevocationList
@@ -92,6 +93,7 @@ class ServerNode:
         self._doors: dict[str, WriterLease] = {}
         self._tick: asyncio.Task[None] | None = None
         self.draining = False
+        self.transports: LedgerServer | None = None  # what serves channels over gRPC and QUIC
         self.started_s = time.monotonic()
 
     async def __aenter__(self) -> ServerNode:

@@ -56,7 +56,7 @@ async def serve(node: ServerNode, ready: Callable[[Facts], None], notify: Callab
         async with node, contextlib.AsyncExitStack() as closing:
             channels = ledger_server(node)
             if channels is not None:
-                await closing.enter_async_context(channels)
+                node.transports = await closing.enter_async_context(channels)
             _report_loop_errors()
             server = _Server(_config(node), node)
             serving = asyncio.create_task(server.serve([listener]))

@@ -15,15 +15,25 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from ropewalk.errors import Invalid, RopewalkError, SigInvalid, TooLarge, Unavailable, Unverified, Usage
+from ropewalk.errors import (
+    Invalid,
+    NegotiateAgain,
+    RopewalkError,
+    SigInvalid,
+    TooLarge,
+    Unavailable,
+    Unverified,
+    Usage,
+)
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
-from ropewalk.ledger.envelope.model import envelope_id
+from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.envelope.model import Envelope, envelope_id
 from ropewalk.ledger.ingest.log import check_wire
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
@@ -40,17 +50,20 @@ from ropewalk.ledger.remote.messages import (
 from ropewalk.ledger.remote.negotiate import (
     MESSAGE_BYTES,
     Agreement,
+    Attest,
     Capabilities,
     advertise,
     capabilities_of,
     check_answer,
     confidentiality_refusal,
 )
+from ropewalk.ledger.remote.quarantine import fresh_until, judge_report
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 from ropewalk.ledger.versions.versions import newest_version
 from ropewalk.net.refusals import need_packages
 from ropewalk.net.revocation import RevocationList
 from ropewalk.net.tcp import connect_tcp
+from ropewalk.net.threads import in_thread
 from ropewalk.net.tls import Certificate, TlsFiles, client_tls
 
 BATCH_ENVELOPES = 512  # in one message; few enough that answers come while the next are on their way
@@ -114,12 +127,16 @@ class LedgerClient:
         told: Callable[[RopewalkError], None] = lambda _error: None,
         idle_s: float = ANSWER_S,
         connect_s: float = CONNECT_S,
+        attest: Attest | None = None,
+        attested: bool = False,
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.url, self.channel = url, channel
         self._tls, self._files, self._trust = tls, files, trust
         self._revoked = (
             RevocationList(files.crl, files.roots) if files is not None and files.crl is not None else None
         )
+        self._attest, self._attested, self._now_ns = attest, attested, now_ns
         self._places = self._locate()
         self._key = key or SigningKey.generate("ed25519", os.urandom(32))
         self._able = Capabilities(
@@ -127,6 +144,9 @@ class LedgerClient:
             versions,
             compression=compression,
             max_message_bytes=max_message_bytes,
+            policy_hash=trust.policy_hash.hex()
+            if trust is not None and trust.policy_hash is not None
+            else None,
         )
         self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
         self._first_s, self._told = first_s, told
@@ -335,6 +355,8 @@ class LedgerClient:
         self._heard_at = time.monotonic()
         while True:
             self._changed.clear()
+            if session.until_ns is not None and self._now_ns() > session.until_ns:
+                session.error = session.error or NegotiateAgain("the evidence of the server is stale")
             if session.error is None:
                 try:
                     while (
@@ -490,12 +512,16 @@ class LedgerClient:
     async def _negotiate(
         self, carrier: Carrier, place: Address, missed: dict[str, RopewalkError]
     ) -> ClientSession:
-        asked = advertise(
-            self._key,
-            self._capabilities(place, missed),
-            timestamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            correlation_id=os.urandom(16).hex(),
-            protocol_version=newest_version(self._able.supported_versions),
+        asked = await in_thread(
+            partial(
+                advertise,
+                self._key,
+                self._capabilities(place, missed),
+                timestamp=format_timestamp(self._now_ns() // 1000 * 1000),
+                correlation_id=os.urandom(16).hex(),
+                protocol_version=newest_version(self._able.supported_versions),
+                attest=self._attest,
+            )
         )
         opening = RemoteMessage("open", 0, {"channel": self.channel}, (asked.raw,))
         self._silences += self._tls is not None
@@ -517,7 +543,21 @@ class LedgerClient:
             raise Invalid(f"message: {agreement.transport} was agreed on, over {place.scheme}")
         self.missed = dict(missed)
         self.downgraded = tuple(each for each in missed if each in capabilities_of(own).transports)
-        return carrier.session(agreement, agreed.public_key, message.facts)
+        session = carrier.session(agreement, agreed.public_key, message.facts)
+        session.until_ns = self._check_sealed(agreed)
+        return session
+
+    def _check_sealed(self, agreed: Envelope) -> int | None:
+        """Until when the evidence that seals an answer is fresh; Unverified if it does not hold, or is asked for."""
+        if "attestation_evidence" not in agreed.value and not self._attested:
+            return None
+        status, detail = judge_report(agreed, self._trust, self._now_ns())
+        if status == "failed" or (self._attested and status != "passed"):
+            raise Unverified(
+                f"the answer is not sealed by a trusted environment: {detail}",
+                advice="Name roots and measurements in the trust file: `ropewalk ledger evidence set`.",
+            )
+        return fresh_until(agreed)
 
     def _check_responder(self, key: PublicKey, proofs: Any) -> None:
         """Raise unless the responder's key is valid for the channel, by the trust file and the channel's key

@@ -99,6 +99,7 @@ class ClientSession:
     facts: dict[str, Any]  # said when it was opened
     reading: asyncio.Task[None] | None = None
     number: int = 0
+    until_ns: int | None = None  # when the evidence of the server is stale
     error: RopewalkError | None = None
     sent: dict[int, Request] = field(default_factory=dict)  # by number, in order
     ordered: ClassVar[bool] = True  # whether requests are answered in order

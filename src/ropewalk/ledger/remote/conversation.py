@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from ropewalk.errors import Denied, Invalid, Replayed, RopewalkError, Unavailable
@@ -23,18 +24,22 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.messages import RemoteMessage, outcome_part, problem_message, split_parts
 from ropewalk.ledger.remote.negotiate import (
     Agreement,
+    Attest,
     Capabilities,
     NegotiationAnswer,
     answer,
     certificate_statement,
     choose,
 )
+from ropewalk.ledger.remote.quarantine import Standing
 from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.net.admission import ConnectionSlot
+from ropewalk.net.threads import in_thread
 from ropewalk.net.tls import Certificate
 
 HELD_BYTES_MAX = 4 << 20  # requests of one session that are worked on; one larger message is taken alone
 READ_BYTES_MAX = 4 << 20  # of blocks, in answer to one request
+STANDING_NS = 10**9  # a session that is out of date is noticed so late
 GOODBYE_S = 10.0  # what the last answers may take when the server stops
 
 _journal = logging.getLogger("ropewalk.ledger.remote")
@@ -66,6 +71,14 @@ class SessionHost(Protocol):
 
     def must_negotiate(self, lease: WriterLease) -> bool:
         """Whether a session of this channel cannot begin with defaults."""
+
+    def admit(self, peer: str, asked: Envelope, lease: WriterLease) -> Standing:
+        """Judge the evidence and the policy of a peer; Quarantined if they have drifted."""
+
+    def check_standing(self, standing: Standing, lease: WriterLease) -> None:
+        """Raise NegotiateAgain if a session is out of date."""
+
+    attest: Attest | None  # evidence of the environment that the server runs in
 
     def version(self, able: Capabilities) -> str:
         """The version in which the server answers."""
@@ -100,6 +113,8 @@ class Conversation:
         self._host, self._slot = host, slot
         self._lease: WriterLease
         self._agreement: Agreement
+        self._standing: Standing | None = None
+        self._checked_ns = 0  # when the standing was looked at
         self._look = False  # whether each envelope must be looked at
         self._stopping = asyncio.Event()
         self._freed = asyncio.Event()
@@ -121,6 +136,7 @@ class Conversation:
     def adopt(self, other: Conversation) -> None:
         """Continue a session that another carrier of the same client has opened."""
         self._lease, self._agreement, self._look = other._lease, other._agreement, other._look
+        self._standing = other._standing
 
     def adopt_defaults(self, channel: str) -> None:
         """Begin without a negotiation, where the channel has defaults."""
@@ -180,13 +196,25 @@ class Conversation:
         now_ns = self._host.now_ns()
         key, proofs = lease.keys(now_ns)
         moment = format_timestamp(now_ns // NANOS * NANOS)
-        said = answer(key, asked, able, timestamp=moment, protocol_version=self._host.version(able))
+        shown = self.peer.certificate
+        who = asked.public_key.did() if shown is None else shown.subject
+        standing = self._host.admit(who, asked, lease)
+        said = await in_thread(
+            partial(
+                answer,
+                key,
+                asked,
+                able,
+                timestamp=moment,
+                protocol_version=self._host.version(able),
+                attest=self._host.attest,
+            )
+        )
         if said.agreement.transport != self.transport:
             raise Unavailable(
                 f"{said.agreement.transport} would be agreed on, and this connection is {self.transport}",
                 advice="Name the transport of the connection first, or connect over the other one.",
             )
-        shown = self.peer.certificate
         recorded = await self._host.record(
             said,
             asked,
@@ -202,7 +230,7 @@ class Conversation:
         facts |= self._prepare(lease, said.agreement, key)
         who = asked.public_key.did() if shown is None else f"{shown}, with the key {asked.public_key.did()}"
         _journal.info("%s: connected to %s as %s", self.name, lease.channel, who)
-        self._lease, self._agreement = lease, said.agreement
+        self._lease, self._agreement, self._standing = lease, said.agreement, standing
         self._look = said.agreement.narrows(able)
         return RemoteMessage("opened", 0, facts, (said.advertisement.raw, said.agreed.raw))
 
@@ -236,6 +264,10 @@ class Conversation:
 
     def _begin(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
         """Begin to work on a request; its answer is waited for in its turn."""
+        now_ns = self._host.now_ns()
+        if self._standing is not None and now_ns - self._checked_ns > STANDING_NS:
+            self._host.check_standing(self._standing, self._lease)
+            self._checked_ns = now_ns
         features = self._agreement.features & self._host.rights(self.peer, self._lease.channel)
         if message.op == "append":
             if "append" not in features:

@@ -11,17 +11,18 @@ and is detected.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ropewalk.errors import Denied, Invalid, RopewalkError, SigInvalid, Unavailable, Unverified
 from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import Tag, tagged
+from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.fields import FIELDS
-from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
+from ropewalk.ledger.evidence.binding import report_data
 from ropewalk.ledger.mailbox.agreement import TRANSPORT as MAILBOX
 from ropewalk.ledger.mailbox.agreement import MailboxLimits
 from ropewalk.ledger.rules.rules import rule_1_canonical_hash
@@ -45,6 +46,9 @@ SIGNED: Final = frozenset(
 )
 
 
+Attest = Callable[[bytes], dict[str, jcs.Json]]  # evidence, from the report data that it must bind
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Capabilities of one side; ordered lists have the preferred value first.
@@ -65,9 +69,8 @@ class Capabilities:
     features: frozenset[str] = FEATURES
     max_in_flight: int = IN_FLIGHT
     mailbox: MailboxLimits | None = None
-    unreachable_transports: tuple[
-        str, ...
-    ] = ()  # tried before this one (S4 §8), so that a downgrade is on record
+    policy_hash: str | None = None  # of the policy that the initiator goes by, where it knows one (S4 §14)
+    unreachable_transports: tuple[str, ...] = ()  # tried before this one (S4 §8): a downgrade is on record
 
     def to_json(self) -> dict[str, Any]:
         """The payload of an advertisement, as S4 §9 shows it."""
@@ -82,6 +85,7 @@ class Capabilities:
             "features": dict.fromkeys(sorted(self.features), True),
             "max_in_flight": self.max_in_flight,
             **({} if self.mailbox is None else {MAILBOX: self.mailbox.to_json()}),
+            **({} if self.policy_hash is None else {"policy_hash": self.policy_hash}),
             **(
                 {"unreachable_transports": list(self.unreachable_transports)}
                 if self.unreachable_transports
@@ -168,20 +172,25 @@ def advertise(
     correlation_id: str,
     parent: Envelope | None = None,
     protocol_version: str = "1.0.0",
+    attest: Attest | None = None,
 ) -> Envelope:
-    """What one side can do, as an envelope. A fresh correlation id keeps old answers from passing for new ones.
+    """What one side can do, as an envelope; `attest` adds evidence of the environment that says it.
+
+    A fresh correlation id keeps old answers from passing for new ones.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> made = advertise(key, Capabilities(("tls",)), timestamp="2024-11-01T12:00:00Z", correlation_id="c")
     >>> capabilities_of(made) == Capabilities(("tls",))
     True
     """
+    payload = cast(jcs.Json, capabilities.to_json())
     return build(
         key,
         domain=DOMAIN,
         event_class="CapabilityAdvertisement",
         event_type=CAPABILITY_TYPE,
-        payload=cast(jcs.Json, capabilities.to_json()),
+        payload=payload,
+        evidence=_evidence(payload, correlation_id, attest),
         timestamp=timestamp,
         correlation_id=correlation_id,
         parent=parent,
@@ -219,6 +228,7 @@ def capabilities_of(envelope: Envelope) -> Capabilities:
         features=frozenset(name for name, has in features.items() if has),
         max_in_flight=_number(said, "max_in_flight", IN_FLIGHT),
         mailbox=MailboxLimits.from_json(said[MAILBOX]) if MAILBOX in said else None,
+        policy_hash=_policy_hash(said),
         unreachable_transports=_names(said, "unreachable_transports")
         if "unreachable_transports" in said
         else (),
@@ -271,8 +281,9 @@ def answer(
     *,
     timestamp: str,
     protocol_version: str = "1.0.0",
+    attest: Attest | None = None,
 ) -> NegotiationAnswer:
-    """The responder's side: judge the initiator's advertisement, choose, and sign."""
+    """The responder's side: judge the initiator's advertisement, choose, and sign; `attest` seals it (S4 §5)."""
     agreement = choose(capabilities_of(initiator), capabilities)
     correlation_id = initiator.correlation_id or initiator.hex_id
     own = advertise(
@@ -283,12 +294,14 @@ def answer(
         parent=initiator,
         protocol_version=protocol_version,
     )
+    payload = cast(jcs.Json, _statement(initiator, own, agreement))
     agreed = build(
         key,
         domain=DOMAIN,
         event_class="CapabilityAdvertisement",
         event_type=AGREED_TYPE,
-        payload=cast(jcs.Json, _statement(initiator, own, agreement)),
+        payload=payload,
+        evidence=_evidence(payload, correlation_id, attest),
         timestamp=timestamp,
         correlation_id=correlation_id,
         parent=own,
@@ -341,6 +354,13 @@ def confidentiality_refusal(transport: str) -> Denied:
         f"rule 6, confidentiality: restricted, and {transport} does not encrypt",
         advice="Send it over tls://.",
     )
+
+
+def _evidence(payload: jcs.Json, correlation_id: str, attest: Attest | None) -> dict[str, jcs.Json] | None:
+    """The evidence of the environment about a payload; it binds the report data of S4 §6."""
+    if attest is None:
+        return None
+    return attest(report_data(bytes.fromhex(payload_hash(payload)), correlation_id))
 
 
 def _statement(initiator: Envelope, own: Envelope, agreement: Agreement) -> dict[str, Any]:
@@ -396,6 +416,13 @@ def _names(said: dict[str, Any], name: str) -> tuple[str, ...]:
     if not all(isinstance(each, str) and 0 < len(each) <= NAME_CHARS_MAX for each in found):
         raise _wrong(f"{name} are texts of at most {NAME_CHARS_MAX} characters")
     return tuple(found)
+
+
+def _policy_hash(said: dict[str, Any]) -> str | None:
+    found = said.get("policy_hash")
+    if found is not None and hash_from_hex(found) is None:
+        raise _wrong("policy_hash must be 64 lowercase hex digits")
+    return found
 
 
 def _number(said: dict[str, Any], name: str, default: int | None) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
-from ropewalk.errors import Invalid, Unavailable
+from ropewalk.errors import Invalid, NegotiateAgain, Unavailable
 from ropewalk.ledger.remote.conversation import cancelled
 from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage, correlation_of
 from ropewalk.ledger.remote.server_session import LedgerSession
@@ -30,7 +30,9 @@ class StreamSession(LedgerSession):
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             fault = await self.converse(stopping)
-            if fault is not None and not isinstance(fault, Unavailable):
+            if fault is not None and (
+                isinstance(fault, NegotiateAgain) or not isinstance(fault, Unavailable)
+            ):
                 await self.close_with_error(fault)
         finally:
             await cancelled(stopping)

@@ -22,7 +22,8 @@ from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.conversation import Conversation, Peer
 from ropewalk.ledger.remote.messages import PROTOCOL
-from ropewalk.ledger.remote.negotiate import FEATURES, Capabilities, NegotiationAnswer
+from ropewalk.ledger.remote.negotiate import FEATURES, Attest, Capabilities, NegotiationAnswer
+from ropewalk.ledger.remote.quarantine import Quarantine, Standing
 from ropewalk.ledger.remote.server_session import LedgerSession
 from ropewalk.ledger.remote.writer_lease import LINGER_S, WriterLease
 from ropewalk.ledger.versions.lifecycle import open_minors, read_lifecycle, version_to_write
@@ -58,7 +59,8 @@ class LedgerServer:
     `keys` gives the keys of a channel, the newest first; it is called from threads. Without `channels`, all that exist
     are served; none is ever made. With `record`, what every session negotiated is sealed in that channel before the
     session begins; clients may read it and append nothing. `grpc` and `quic` are addresses to listen on in addition,
-    with the certificates of `files`; without a `port` only these listen. `rights` narrows what a client may do, and
+    with the certificates of `files`; without a `port` only these listen. `attest` seals the answers to negotiations,
+    and `quarantine` judges the evidence of clients. `rights` narrows what a client may do, and
     `leases` gives the doors to channels where another part of the process writes to them, too.
     """
 
@@ -82,6 +84,8 @@ class LedgerServer:
         limits: ConnectionLimits | None = None,
         linger_s: float = LINGER_S,
         now_ns: Callable[[], int] = time.time_ns,
+        attest: Attest | None = None,
+        quarantine: Quarantine | None = None,
         rights: Callable[[Peer, str], frozenset[str]] | None = None,
         leases: Callable[[str], WriterLease] | None = None,
     ) -> None:
@@ -108,6 +112,8 @@ class LedgerServer:
         )
         self._rights = rights or (lambda _peer, _channel: FEATURES)
         self._shared = leases
+        self.attest = attest
+        self.quarantine = quarantine or Quarantine()
         self._home, self._keys, self._tls = home, keys, tls
         self._channels, self._features, self._record = channels, features, record
         self._idle_s, self._linger_s = idle_s, linger_s
@@ -234,10 +240,22 @@ class LedgerServer:
             self._revoked.check(peer.certificate)
         return self._rights(peer, channel)
 
+    def admit(self, peer: str, asked: Envelope, lease: WriterLease) -> Standing:
+        """Judge the evidence and the policy of a peer; Quarantined if they have drifted."""
+        return self.quarantine.admit(peer, asked, _policy_hash(lease), self._now_ns())
+
+    def check_standing(self, standing: Standing, lease: WriterLease) -> None:
+        """Raise NegotiateAgain if a session is out of date."""
+        self.quarantine.check(standing, _policy_hash(lease), self._now_ns())
+
     def must_negotiate(self, lease: WriterLease) -> bool:
         """Whether there are no defaults: the policy pins some, or what was negotiated is recorded."""
         policy = lease.settings().policy
-        return self._record is not None or (policy is not None and bool(policy.capability_matrix))
+        return (
+            self._record is not None
+            or self.quarantine.trust is not None
+            or (policy is not None and bool(policy.capability_matrix))
+        )
 
     def now_ns(self) -> int:
         """The time."""
@@ -352,6 +370,11 @@ class LedgerServer:
         """Forget a session that has ended."""
         self.sessions.discard(session)
         self._gone.set()
+
+
+def _policy_hash(lease: WriterLease) -> str | None:
+    policy = lease.settings().policy
+    return None if policy is None else policy.hash.hex()
 
 
 def is_loopback(host: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from ropewalk.errors import RopewalkError, Unavailable
+from ropewalk.errors import NegotiateAgain, RopewalkError, Unavailable
 from ropewalk.ledger.remote.conversation import Conversation, Peer, SessionHost, cancelled, error_of_task
 from ropewalk.ledger.remote.messages import (
     PARTS_MAX,
@@ -58,7 +58,9 @@ class LedgerSession(Conversation):
                 await self.close_with_error(refused)
                 return
             fault = await self.converse(stopping)
-            if fault is not None and not isinstance(fault, Unavailable):
+            if fault is not None and (
+                isinstance(fault, NegotiateAgain) or not isinstance(fault, Unavailable)
+            ):
                 await self.close_with_error(fault)
         finally:
             await cancelled(opening, stopping)

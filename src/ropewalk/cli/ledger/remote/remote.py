@@ -18,12 +18,14 @@ from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
+    from ropewalk.ledger.remote.negotiate import Attest
     from ropewalk.ledger.remote.server import LedgerServer
     from ropewalk.ledger.remote.sync_client import RemoteChannel
 
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 RETRY_S = 60.0
 SESSIONS_MAX = 64
+ATTEST_S = 30.0  # for a command to get evidence from the hardware
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -38,6 +40,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 @option("--port", "P", "Port of tls:// or tcp://; 0 chooses a free one.", type=click.IntRange(0, 65535))
 @option("--grpc", "HOST:PORT", "Serve gRPC, too; needs certificates.")
 @option("--quic", "HOST:PORT", "Serve QUIC (UDP), too; needs certificates.")
+@option(
+    "--attest-command",
+    "CMD",
+    "Command that gets report data in hex on stdin and prints evidence of this server.",
+)
+@option(
+    "--peer-trust", "F", "Trust file that the evidence of clients must satisfy; without, none is asked for."
+)
 @tls_options("--client-ca", "clients")
 @flag("--plain", "Serve without TLS, also on addresses other than loopback.")
 @repeated("--channel channels", "C", "Channel to serve (default: all); repeatable.")
@@ -51,6 +61,8 @@ def serve(
     port: int | None,
     grpc: str | None,
     quic: str | None,
+    attest_command: str | None,
+    peer_trust: str | None,
     plain: bool,
     channels: tuple[str, ...],
     append_only: bool,
@@ -66,7 +78,9 @@ def serve(
     Print one JSON line when it listens. Without certificates, listen on loopback only and reject restricted
     envelopes. Other commands can append to the channels while the server runs.
     """
+    from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.ledger.remote.negotiate import FEATURES
+    from ropewalk.ledger.remote.quarantine import Quarantine
     from ropewalk.ledger.remote.server import LedgerServer, is_loopback
     from ropewalk.net.admission import ConnectionLimits
 
@@ -75,6 +89,7 @@ def serve(
     if port is None and grpc is None and quic is None:
         raise click.UsageError("Missing option '--port', '--grpc' or '--quic'.")
     files = tls_files(certificates, "--client-ca")
+    trusted = parse_input(peer_trust, parse_trust) if peer_trust is not None else None
     if files is not None and plain:
         raise click.UsageError("--plain and certificates exclude each other")
     if plain and not is_loopback(host):
@@ -88,6 +103,8 @@ def serve(
         files=files,
         grpc=address_option(grpc, "--grpc"),
         quic=address_option(quic, "--quic"),
+        attest=attest_by(attest_command),
+        quarantine=Quarantine(trusted),
         plain=plain,
         channels=channels or None,
         features=FEATURES - closed,
@@ -96,6 +113,35 @@ def serve(
         limits=ConnectionLimits(max_connections, address_max=max_per_address),
     )
     asyncio.run(run_ledger_server(server))
+
+
+def attest_by(command: str | None) -> Attest | None:
+    """Return what asks a command for evidence: report data in hex on its stdin, the evidence as JSON on its stdout."""
+    if command is None:
+        return None
+    import shlex
+    import subprocess
+
+    from ropewalk.errors import InvalidJson, Unavailable
+    from ropewalk.kernel import jcs
+
+    def attest(report_data: bytes) -> dict[str, jcs.Json]:
+        try:
+            done = subprocess.run(
+                shlex.split(command),
+                input=report_data.hex().encode(),
+                capture_output=True,
+                timeout=ATTEST_S,
+                check=True,
+            )
+            found = jcs.parse(done.stdout)
+        except (OSError, ValueError, InvalidJson, subprocess.SubprocessError) as error:
+            raise Unavailable(f"--attest-command gave no evidence: {error}") from error
+        if not isinstance(found, dict):
+            raise Unavailable("--attest-command must print evidence as a JSON object")
+        return found
+
+    return attest
 
 
 def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
@@ -145,6 +191,12 @@ def _client_options(command: F) -> F:
         option("--key", "NAME", "Key for the negotiation (default: a temporary one)."),
         flag("--compress", "Compress messages if the server supports it."),
         option(
+            "--attest-command",
+            "CMD",
+            "Command that gets report data in hex on stdin and prints our evidence.",
+        ),
+        flag("--attested", "Refuse a server whose answer is not sealed by evidence that --trust accepts."),
+        option(
             "--retry",
             "SECONDS",
             "How long to retry a lost connection; if given, the first connection is retried, too.",
@@ -176,6 +228,8 @@ def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool
         compression=("zstd", "none") if options["compress"] else ("none", "zstd"),
         retry_s=retry_s,
         first_s=retry_s if patient else 0.0,
+        attest=attest_by(options["attest_command"]),
+        attested=options["attested"],
         told=lambda error: say(f"{printable(error.detail)}; retrying for {retry_s:g} s"),
     )
     for name, error in remote.missed.items():

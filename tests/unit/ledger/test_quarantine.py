@@ -1,0 +1,158 @@
+"""Sealed answers, drift and quarantine (S4 §5, §14): stale evidence and another policy end sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.ledger.attesting import PCR0, Authority
+from tests.unit.ledger.attesting import nitro_document as document_of
+from tests.unit.ledger.making import NODE, NOON_NS, observed
+from tests.unit.ledger.test_remote import served
+
+from ropewalk.errors import Quarantined, Unverified
+from ropewalk.kernel import jcs
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList
+from ropewalk.ledger.evidence.binding import wrap_report
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.remote.client import LedgerClient
+from ropewalk.ledger.remote.quarantine import PEERS_MAX, Quarantine
+from ropewalk.ledger.rules.policy import STRICT
+
+pytestmark = pytest.mark.timeout(300)
+ROOT = Authority("root")
+LOWER = Authority("lower", ROOT, path_length=0)
+LEAF = Authority("enclave", LOWER, ca=False)
+TRUST = Trust((NODE.public,), (), roots=(ROOT.pem,), evidence=EvidenceAllowList(pcrs={0: (PCR0.hex(),)}))
+HOUR = 3_600 * 10**9
+
+
+def attest(report_data: bytes) -> dict[str, jcs.Json]:
+    """What the hardware says."""
+    document = document_of(LEAF, [ROOT, LOWER], user_data=report_data)
+    return wrap_report("tee.report", {"tee_type": "aws_nitro", "document": b64encode(document).decode()})
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = NOON_NS
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_answer_sealed_by_hardware_is_verified(tmp_path):
+    async def main() -> None:
+        clock = Clock()
+        options: dict[str, Any] = {"trust": TRUST, "attested": True, "now_ns": clock}
+        async with (
+            served(tmp_path / "a", attest=attest, now_ns=clock) as server,
+            LedgerClient(server.url, "audit", **options) as remote,
+        ):
+            assert (await remote.head())["envelopes"] == 0
+        async with served(tmp_path / "b", now_ns=clock) as server:
+            with pytest.raises(Unverified, match="not sealed"):
+                await LedgerClient(server.url, "audit", **options).__aenter__()
+        other = lambda _data: attest(bytes(64))  # noqa: E731 - about another answer
+        async with served(tmp_path / "c", attest=other, now_ns=clock) as server:
+            with pytest.raises(Unverified, match="not sealed"):
+                await LedgerClient(server.url, "audit", trust=TRUST, now_ns=clock).__aenter__()
+
+    asyncio.run(main())
+
+
+def test_stale_peer_is_quarantined_until_fresh(tmp_path):
+    async def main() -> None:
+        clock = Clock()
+        quarantine = Quarantine(TRUST, freshness_s=3_600)
+        fresh = True
+
+        def peer_attest(data: bytes) -> dict[str, jcs.Json]:
+            return attest(data if fresh else bytes(64))
+
+        async with (
+            served(tmp_path, quarantine=quarantine, now_ns=clock) as server,
+            LedgerClient(server.url, "audit", key=NODE, attest=peer_attest, now_ns=clock) as drifting,
+            LedgerClient(server.url, "audit", attest=attest, now_ns=clock) as healthy,
+        ):
+            await drifting.submit(observed(1).raw)
+            await healthy.submit(observed(2).raw)
+            fresh = False
+            clock.now += 2 * HOUR
+            with pytest.raises(Quarantined, match="is quarantined"):
+                await drifting.submit(observed(3).raw)
+            with pytest.raises(Quarantined):  # replication is held back, too
+                await drifting.read_blocks(0)
+            assert set(quarantine.peers) == {NODE.public.did()}
+            assert (await healthy.submit(observed(4).raw)).index == 0  # negotiated again by itself
+            assert healthy.connections == 2
+            fresh = True
+            await drifting.submit(observed(5).raw)
+            assert not quarantine.peers
+
+    asyncio.run(main())
+
+
+def test_peer_without_evidence_gets_no_session(tmp_path):
+    async def main() -> None:
+        clock = Clock()
+        async with served(tmp_path, quarantine=Quarantine(TRUST), now_ns=clock) as server:
+            with pytest.raises(Quarantined, match="no report of hardware"):
+                await LedgerClient(server.url, "audit", now_ns=clock).__aenter__()
+
+    asyncio.run(main())
+
+
+def test_changed_policy_ends_sessions(tmp_path):
+    """A session under an old policy is negotiated again; a peer that goes by the old one is refused."""
+
+    async def main() -> None:
+        clock = Clock()
+        old, new = STRICT, replace(STRICT, capability_matrix={"versions": ["1.0.x", "1.1.x"]})
+        trust = replace(TRUST, roots=(), evidence=None, policy_hash=old.hash)
+        async with (
+            served(tmp_path, policy=old, now_ns=clock) as server,
+            LedgerClient(server.url, "audit", trust=trust, now_ns=clock) as pinned,
+            LedgerClient(server.url, "audit", now_ns=clock) as other,
+        ):
+            await pinned.head()
+            await other.head()
+            folder = tmp_path / "ledger" / "audit"
+            settings = jcs.parse((folder / "channel.json").read_bytes())
+            assert isinstance(settings, dict)
+            (folder / "policy.json").write_bytes(new.to_bytes())
+            (folder / "channel.json").write_bytes(jcs.encode({**settings, "policy_hash": new.hash.hex()}))
+            clock.now += HOUR
+            with pytest.raises(Quarantined, match="its policy is"):
+                await pinned.head()
+            assert (await other.head())["envelopes"] == 0 and other.connections == 2
+            assert len(server.quarantine.peers) == 1
+
+    asyncio.run(main())
+
+
+def test_quarantine_forgets_the_oldest():
+    quarantine = Quarantine()
+    for number in range(PEERS_MAX + 5):
+        quarantine.put(f"did:{number}", "stale")
+    assert len(quarantine.peers) == PEERS_MAX and "did:4" not in quarantine.peers
+
+
+def test_attest_command_gives_evidence(tmp_path):
+    from ropewalk.cli.ledger.remote.remote import attest_by
+    from ropewalk.errors import Unavailable
+
+    script = tmp_path / "attest.sh"
+    script.write_text('#!/bin/sh\nread data; printf \'{"format":"tee.report","seen":"%s"}\' "$data"\n')
+    made = attest_by(f"sh {script}")
+    assert made is not None and made(b"\1\2")["seen"] == "0102"
+    for bad in ("false", "sh -c 'echo no'", "sh -c 'echo []'", "/nowhere"):
+        failing = attest_by(bad)
+        assert failing is not None
+        with pytest.raises(Unavailable):
+            failing(b"")
