@@ -64,7 +64,11 @@ async def connect_grpc(
     gRPC says neither what is wrong with a certificate nor which one it accepted. So a handshake comes first, and
     `check` gets the certificate of the server.
     """
-    pipe = await connect_tcp(host, port, timeout_s=timeout_s, tls=client_tls(files, "h2"))
+    try:
+        pipe = await connect_tcp(host, port, timeout_s=timeout_s, tls=client_tls(files, "h2"))
+    except Unavailable as error:
+        detail = error.detail.replace("tls://", "grpc://", 1)
+        raise Unavailable(detail, advice=error.advice_now) from error.__cause__
     try:
         check(pipe.certificate)
     finally:
