@@ -120,7 +120,7 @@ export interface Overview {
   version: string;
   now_ms: number;
   span_s: number;
-  identity: { name: string; rights: { logs: string[]; actions: string[] }[] };
+  identity: { name: string; known: boolean; rights: { logs: string[]; actions: string[] }[] };
   guarded: boolean;
   warehouse: boolean;
   fault: string | null;

@@ -32,6 +32,10 @@ export function App() {
   const parts = place.value.path.split("/").filter(Boolean).map(decode);
   const name = parts[0] ?? "";
   useKeys();
+  const anonymous = overview.data?.guarded && !overview.data.identity.known;
+  useEffect(() => {
+    if (anonymous) needsToken.value = true;
+  }, [anonymous]);
   useEffect(() => {
     const page = PAGES.find(([path]) => path === `/${name}`)?.[1] ?? "Overview";
     document.title = [...parts.slice(1).reverse(), page, "ropewalk"].map(plain).join(" · ");
@@ -98,9 +102,10 @@ function Side({ name, overview }: { name: string; overview?: Overview }) {
         {overview && (
           <span class="line">
             <span class={`dot${offline.value ? "" : " live"}`} />
-            {offline.value ? "no connection" : overview.guarded ? `signed in as ${plain(overview.identity.name)}` : "local server"}
+            {offline.value ? "no connection" : overview.guarded ? (overview.identity.known ? `signed in as ${plain(overview.identity.name)}` : "not signed in") : "local server"}
           </span>
         )}
+        {overview?.guarded && !overview.identity.known && <button class="quiet" onClick={() => (needsToken.value = true)}>Sign in</button>}
         {overview?.guarded && token.value && <button class="quiet" onClick={() => setToken(null)}>Sign out</button>}
         <button class="quiet" onClick={() => { utc.value = !utc.value; localStorage.setItem("ropewalk-zone", utc.value ? "utc" : "local"); }} title="Switch between your zone and UTC">
           Times in {zoneName()}

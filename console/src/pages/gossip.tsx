@@ -88,7 +88,7 @@ function Topic({ topic }: { topic: string }) {
       )}
       <Card title="Peers" note="connected to processes that have this topic open">
         {heads.data?.peers.length ? (
-          <div class="scroll"><table><thead><tr><th>Peer</th><th>State</th><th>Facts</th></tr></thead><tbody>{heads.data.peers.map((each) => <tr><td>{line(each.url ?? each.peer ?? each.address ?? "?")}</td><td><Badge state={String(each.state ?? "connected") === "connected" ? "ok" : "behind"} text={line(each.state ?? "connected")} /></td><td class="break"><code>{line(each)}</code></td></tr>)}</tbody></table></div>
+          <div class="scroll" tabIndex={0}><table><thead><tr><th>Peer</th><th>State</th><th>Facts</th></tr></thead><tbody>{heads.data.peers.map((each) => <tr><td>{line(each.url ?? each.peer ?? each.address ?? "?")}</td><td><Badge state={String(each.state ?? "connected") === "connected" ? "ok" : "behind"} text={line(each.state ?? "connected")} /></td><td class="break"><code>{line(each)}</code></td></tr>)}</tbody></table></div>
         ) : (
           <Empty title="No peer is connected" command={`ropewalk gossip serve --topic ${topic} --peer ws://other.example:9000`} />
         )}

@@ -30,7 +30,7 @@ function Channels({ overview }: { overview?: Overview }) {
         <Card><Empty title="There is no channel yet" command="ropewalk ledger create --channel audit">Then append envelopes with <code>ropewalk ledger append</code>.</Empty></Card>
       ) : (
         <Card title="Channels">
-          <div class="scroll"><table>
+          <div class="scroll" tabIndex={0}><table>
             <thead><tr><th>Channel</th><th class="num">Blocks</th><th class="num">Envelopes</th><th>Newest block</th><th>Head</th></tr></thead>
             <tbody>{found.map((each) => <tr><td><a href={to.channel(nameOf(each.log))}>{plain(nameOf(each.log))}</a></td><td class="num">{count(each.blocks ?? 0)}</td><td class="num"><a href={to.log(each.log)}>{count(each.entries)}</a></td><td>{each.newest_ms ? <Time ms={each.newest_ms} both /> : <span class="muted">no block yet</span>}</td><td>{each.head && <Hash text={each.head} label="head" href={to.block(nameOf(each.log), (each.blocks ?? 1) - 1)} />}</td></tr>)}</tbody>
           </table></div>
@@ -78,7 +78,7 @@ function Channel({ channel }: { channel: string }) {
           {height < 0 && facts.data ? <Empty title="This channel has no block yet" command={`ropewalk ledger append --channel ${channel} --file envelope.json`} /> : (
             <Show of={blocks}>
               {(data) => (
-                <div class="scroll"><table>
+                <div class="scroll" tabIndex={0}><table>
                   <thead><tr><th class="num">Height</th><th>Sealed</th><th class="num">Envelopes</th><th>Block hash</th></tr></thead>
                   <tbody>{[...data.blocks].reverse().map((each) => <tr><td class="num"><a href={to.block(channel, each.height)}>{each.height}</a></td><td><Time ms={Number(each.header.timestamp) / 1e6} both /></td><td class="num">{count(each.header.envelope_count)}</td><td><Hash text={each.block_hash} label="block hash" href={to.block(channel, each.height)} /></td></tr>)}</tbody>
                 </table></div>
@@ -215,10 +215,10 @@ export function MerklePath({ id, proof }: { id: string; proof: { index: number; 
   const nodes = [id, ...steps.map((each) => each.result)];
   const height = (nodes.length - 1) * GAP + HEIGHT + 12;
   const y = (level: number) => height - HEIGHT - 6 - level * GAP;
-  const middle = 330;
+  const middle = 348;
   const holds = nodes.at(-1) === root;
   return (
-    <svg class="merkle" viewBox={`0 0 760 ${height}`} role="img" aria-label={`Merkle path of ${steps.length} steps; the root ${holds ? "matches" : "does not match"}`} style={{ minWidth: "560px" }}>
+    <svg class="merkle" viewBox={`0 0 760 ${height}`} role="img" aria-label={`Merkle path of ${steps.length} steps; the root ${holds ? "matches" : "does not match"}`} style={{ minWidth: "500px" }}>
       {steps.map((step, level) => {
         const side = step.side === "left" ? middle - 240 : middle + 240;
         return (

@@ -153,7 +153,7 @@ function Log({ log }: { log: string }) {
     return () => (removeEventListener("move", moved), removeEventListener("keydown", pressed));
   }, [rows, selected, paused]);
 
-  const columns = (query.get("cols")?.split(",") ?? USUAL.filter((id) => (id !== "status" || engineOf(log) === "shiplog") && (id !== "author" || !selected))).flatMap((id) => COLUMNS[id] ?? []);
+  const columns = (query.get("cols")?.split(",") ?? USUAL.filter((id) => (id !== "status" || engineOf(log) === "shiplog"))).flatMap((id) => COLUMNS[id] ?? []);
   const row = rows.find((each) => each.id === selected);
   return (
     <div class="stack">

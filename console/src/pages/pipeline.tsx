@@ -46,18 +46,18 @@ export function Pipeline({ overview }: { overview?: Overview }) {
               <div class="columns">
                 <Card title="Tables" note="rows and the heads up to which they were written">
                   {!data.tables.length ? <Empty title="No table yet" command="ropewalk pipeline ingest --warehouse ./tables" /> : (
-                    <div class="scroll"><table><thead><tr><th>Table</th><th class="num">Rows</th><th class="num">Size</th><th>Heads</th></tr></thead><tbody>{data.tables.map((each) => <tr><td><a href={to.sql(`SELECT * FROM ${each.name}`)}><code>{plain(each.name)}</code></a></td><td class="num">{count(each.rows)}</td><td class="num">{bytes(each.bytes)}</td><td><details><summary class="muted">{Object.keys(each.heads).length} logs</summary>{Object.entries(each.heads).map(([log, point]) => <div class="spread"><span>{plain(log)}</span>{point && <Hash text={point} label="head" length={10} />}</div>)}</details></td></tr>)}</tbody></table></div>
+                    <div class="scroll" tabIndex={0}><table><thead><tr><th>Table</th><th class="num">Rows</th><th class="num">Size</th><th>Heads</th></tr></thead><tbody>{data.tables.map((each) => <tr><td><a href={to.sql(`SELECT * FROM ${each.name}`)}><code>{plain(each.name)}</code></a></td><td class="num">{count(each.rows)}</td><td class="num">{bytes(each.bytes)}</td><td><details><summary class="muted">{Object.keys(each.heads).length} logs</summary>{Object.entries(each.heads).map(([log, point]) => <div class="spread"><span>{plain(log)}</span>{point && <Hash text={point} label="head" length={10} />}</div>)}</details></td></tr>)}</tbody></table></div>
                   )}
                 </Card>
                 <div class="stack">
                   <Card title="Runs" note="newest first">
                     {!data.runs.length ? <Empty title="No job has run" /> : (
-                      <div class="scroll"><table><thead><tr><th>Job</th><th>Started</th><th>State</th><th class="num">Took</th><th class="num">Entries</th></tr></thead><tbody>{[...data.runs].reverse().map((each) => <tr><td>{plain(each.job)}</td><td><Time ms={each.started_ms} both /></td><td><Badge state={each.ok ? "ok" : "failed"} text={each.ok ? "done" : (each.error ?? "failed")} /></td><td class="num">{duration(each.ended_ms ? (each.ended_ms - each.started_ms) / 1000 : null)}</td><td class="num">{count(each.rows ?? each.entries ?? 0)}</td></tr>)}</tbody></table></div>
+                      <div class="scroll" tabIndex={0}><table><thead><tr><th>Job</th><th>Started</th><th>State</th><th class="num">Took</th><th class="num">Entries</th></tr></thead><tbody>{[...data.runs].reverse().map((each) => <tr><td>{plain(each.job)}</td><td><Time ms={each.started_ms} both /></td><td><Badge state={each.ok ? "ok" : "failed"} text={each.ok ? "done" : (each.error ?? "failed")} /></td><td class="num">{duration(each.ended_ms ? (each.ended_ms - each.started_ms) / 1000 : null)}</td><td class="num">{count(each.rows ?? each.entries ?? 0)}</td></tr>)}</tbody></table></div>
                     )}
                   </Card>
                   {data.noted.includes("health") && <Health />}
                   <Card title="Batches" note="what each ingest took in, with the root over its rows">
-                    <div class="scroll"><table><thead><tr><th class="num">Batch</th><th>Made</th><th class="num">Rows</th><th class="num">Rejected</th><th>Logs</th></tr></thead><tbody>{[...data.batches].reverse().map((each) => <tr><td class="num">{each.number}</td><td><Time ms={each.made_ms} both /></td><td class="num">{count(each.rows)}</td><td class="num">{count(each.logs.reduce((sum, log) => sum + log.rejected, 0))}</td><td class="num">{each.logs.length}</td></tr>)}</tbody></table></div>
+                    <div class="scroll" tabIndex={0}><table><thead><tr><th class="num">Batch</th><th>Made</th><th class="num">Rows</th><th class="num">Rejected</th><th>Logs</th></tr></thead><tbody>{[...data.batches].reverse().map((each) => <tr><td class="num">{each.number}</td><td><Time ms={each.made_ms} both /></td><td class="num">{count(each.rows)}</td><td class="num">{count(each.logs.reduce((sum, log) => sum + log.rejected, 0))}</td><td class="num">{each.logs.length}</td></tr>)}</tbody></table></div>
                   </Card>
                 </div>
               </div>

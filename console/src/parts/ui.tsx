@@ -96,20 +96,18 @@ export function Card({ title, note, actions, children, label }: { title?: Compon
 export function Tile({ name, value, note, href, bad }: { name: ComponentChildren; value: ComponentChildren; note?: ComponentChildren; href?: string; bad?: boolean }) {
   const body = (
     <>
-      <dt>{name}</dt>
-      <dd>{value}</dd>
+      <span class="tile-name">{name}</span>
+      <span class="tile-value">{value}</span>
       {note && <small>{note}</small>}
     </>
   );
   const kind = `card tile${bad ? " bad" : ""}`;
   return href ? (
     <a class={kind} href={href}>
-      <dl>{body}</dl>
+      {body}
     </a>
   ) : (
-    <div class={kind}>
-      <dl>{body}</dl>
-    </div>
+    <div class={kind}>{body}</div>
   );
 }
 

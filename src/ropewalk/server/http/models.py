@@ -220,6 +220,7 @@ class Caller(Struct):
     """The identity of the caller."""
 
     name: str
+    known: bool
     rights: list[dict[str, Any]]
 
 

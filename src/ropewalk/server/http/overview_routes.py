@@ -57,7 +57,7 @@ async def show_overview(
         "version": __version__,
         "now_ms": now_ms,
         "span_s": span,
-        "identity": {"name": identity.name, "rights": [each.to_json() for each in identity.rights]},
+        "identity": {"name": identity.name, "known": identity.known, "rights": [each.to_json() for each in identity.rights]},
         "guarded": node.auth.required,
         "warehouse": node.settings.warehouse is not None
         and (identity.may_somewhere("admin") or identity.may("read", WAREHOUSE)),
