@@ -57,16 +57,17 @@ export async function readPage(log: string, filters: Filters, before: string | n
 
 function fromEvent(log: string, event: HistoryEvent): Row {
   const trailer = event.trailer;
+  const who = trailer?.who as { name?: unknown; email?: unknown } | undefined;
   const refs = (event.envelope.refs ?? null) as Record<string, unknown> | null;
   return {
     id: event.ulid,
     ms: ulidTime(event.ulid),
     height: event.height,
     type: event.envelope.type,
-    author: event.author,
+    author: String(who?.name ?? who?.email ?? event.author),
     payload: event.envelope.payload,
     status: typeof trailer?.status === "string" ? trailer.status : null,
-    links: [["Commit", event.commit, null], ["Content id", event.content_id, null]],
+    links: [["Commit", event.commit, null], ["Content id", event.content_id, null], ["Recorded by", event.author, null]],
     parents: event.parents.map((each) => [each, to.log(log, { height: String(event.height - 1) })]),
     raw: event.envelope,
     trailer,

@@ -28,10 +28,10 @@ SETTLE_S = 0.6  # plots are drawn after the words are there
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(find() is None and not REQUIRED, reason="no Chromium here; CI installs one")
 def test_screenshots_of_every_page(tmp_path: Path):
-    people = {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@example.com"}
+    (tmp_path / ".gitconfig").write_text("[user]\nname = Ada\nemail = ada@example.com\n")
     made = subprocess.run(
         command("demo", str(tmp_path / "demo")),
-        env={**environment(tmp_path), **people},
+        env=environment(tmp_path),
         capture_output=True,
         check=False,
     )

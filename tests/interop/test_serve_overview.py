@@ -22,6 +22,7 @@ def fill(folder: Any) -> None:
     with open_repository(folder / "log.git") as log:
         for status, artifact in STAGES:
             trailer = {"env": "live", "status": status, "what": {"service": "web", "artifact": artifact}}
+            trailer |= {"who": {"name": f"Person {artifact}"}}
             event = {"type": f"deployment.{status}", "payload": {"service": "web", "n": [artifact]}}
             log.append_all("deploy", [Draft(event, trailer)])
 
@@ -68,6 +69,7 @@ def test_history_pages_from_the_newest(server: Served):
         ("path=n.7", []),
         ("find=WEB:1", [0]),
         ("author=no-such-person", []),
+        ("author=person%20web:2", [1]),
         ("path=service=web", [2, 1, 0]),
     ],
 )

@@ -335,7 +335,7 @@ function Detail({ log, row: shown, selected }: { log: string; row: Row | undefin
               ["Height", count(Math.floor(row.height))],
               ["Author", <a href={hrefWith({ author: person(row.author), at: null })}>{plain(row.author)}</a>],
               ["Type", <a href={hrefWith({ type: row.type, at: null })}>{plain(row.type)}</a>],
-              ...row.links.map(([name, text, href]): [string, preact.ComponentChildren] => [name, text.length > 20 ? <Hash text={text} label={name} href={href ?? undefined} length={24} /> : href ? <a href={href}>{plain(text)}</a> : plain(text)]),
+              ...row.links.map(([name, text, href]): [string, preact.ComponentChildren] => [name, text.length > 20 && !/\s/.test(text) ? <Hash text={text} label={name} href={href ?? undefined} length={24} /> : href ? <a href={href}>{plain(text)}</a> : plain(text)]),
               ["Parents", row.parents.length ? row.parents.map(([text, href]) => <Hash text={text} label="parent" href={engineOf(log) === "shiplog" || engineOf(log) === "messages" ? undefined : href} length={24} />) : <span class="muted">none: the first entry</span>],
               ["Causes", row.causes.length ? row.causes.map((each) => <a href={hrefWith({ find: each, at: null })}>{plain(each)} </a>) : null],
             ]}

@@ -57,7 +57,11 @@ async def show_overview(
         "version": __version__,
         "now_ms": now_ms,
         "span_s": span,
-        "identity": {"name": identity.name, "known": identity.known, "rights": [each.to_json() for each in identity.rights]},
+        "identity": {
+            "name": identity.name,
+            "known": identity.known,
+            "rights": [each.to_json() for each in identity.rights],
+        },
         "guarded": node.auth.required,
         "warehouse": node.settings.warehouse is not None
         and (identity.may_somewhere("admin") or identity.may("read", WAREHOUSE)),
@@ -179,8 +183,10 @@ def _fits(
         event.type.startswith(kind[:-1]) if kind.endswith("*") else event.type == kind
     ):
         return False
-    if author is not None and author.lower() not in f"{commit.author.name} {commit.author.mail}".lower():
-        return False
+    if author is not None:
+        who = (parse_message(commit.message).trailer or {}).get("who")
+        if author.lower() not in f"{commit.author.name} {commit.author.mail} {who}".lower():
+            return False
     if find is not None and find.lower() not in event.raw.decode("utf-8", "replace").lower():
         return False
     if path is None:
