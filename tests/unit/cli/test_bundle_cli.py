@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 
@@ -64,7 +65,10 @@ def test_export_inspect_verify_and_tamper(ropewalk, channel, tmp_path):
         "bundle_signature", "envelope_hashes", "merkle_paths", "block_signatures", "policy_hash",
     ]  # fmt: skip
     assert (good.json["envelopes"], good.json["blocks"]) == (3, 3)
-    assert "<svg" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "<svg" in page and "ropewalk " in page
+    for name in ("x.tar.zst", "trust.json"):
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in page
     assert "✓ merkle_paths: passed" in ropewalk(*verify, "--deep").text
 
     whole = ropewalk("verify", "x.tar.zst", "--trust", "trust.json", "--json")

@@ -247,7 +247,13 @@ def verify(
     if report is not None:
         source, anchors = Path(file).name, verdict.anchors
         page = render_report(
-            answer, verdict.manifest, verdict.exhibits, believed, source=source, anchors=anchors
+            answer,
+            verdict.manifest,
+            verdict.exhibits,
+            believed,
+            source=source,
+            anchors=anchors,
+            about=about_run(Path(file), Path(trust)),
         )
         write_output(report, page.encode())
         say(f"report  {report}")
@@ -265,6 +271,29 @@ def verify(
             ]
         ),
     )
+
+
+def about_run(file: Path, trust: Path) -> dict[str, str]:
+    """Return what an audit page records about its run: the exact files, the verifier and the time."""
+    from datetime import UTC, datetime
+
+    from ropewalk import __version__
+
+    return {
+        "File": f"{file.name}, {file.stat().st_size} bytes",
+        "SHA-256 of the file": _sha256(file),
+        "Trust file": trust.name,
+        "SHA-256 of the trust file": _sha256(trust) if trust.is_file() else "not a file",
+        "Verified by": f"ropewalk {__version__}",
+        "Verified at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+    }
+
+
+def _sha256(path: Path) -> str:
+    import hashlib
+
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @bundle.command(

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ropewalk.cli.audit.bundle import about_run
 from ropewalk.cli.demo.stage import NODE, Stage, node_key
 from ropewalk.disk.repository_paths import make_repository
 from ropewalk.errors import RopewalkError
@@ -104,7 +105,14 @@ def _hand_over(stage: Stage, channel: Channel, node: SigningKey, trust: Trust) -
     exported = export_bundle(channel, node, 0, channel.head().height - 1, bundle)
     verdict = verify_bundle(bundle, trust)
     page.write_text(
-        render_report(verdict.report, verdict.manifest, verdict.exhibits, trust, source=bundle.name),
+        render_report(
+            verdict.report,
+            verdict.manifest,
+            verdict.exhibits,
+            trust,
+            source=bundle.name,
+            about=about_run(bundle, believed),
+        ),
         encoding="utf-8",
     )
     stage.made |= {"bundle": str(bundle), "trust": str(believed), "report": str(page)}

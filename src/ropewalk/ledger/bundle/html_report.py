@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -115,8 +115,9 @@ def render_report(
     *,
     source: str,
     anchors: Sequence[AnchorFinding] = (),
+    about: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the whole page. `source` is the name of the verified file.
+    """Return the whole page. `source` is the name of the verified file, `about` says what verified it, and when.
 
     >>> page = render_report(Report.of([]), None, (), Trust((), ()), source="<x>")
     >>> "<x>" in page, "&lt;x&gt;" in page, "<script" in page
@@ -141,6 +142,7 @@ def render_report(
             kind=kind,
             verdict=verdict,
             steps=steps,
+            about=_table("about", about) if about else "",
             contents=_contents(manifest, report) if manifest is not None else "",
             anchors=_fill("anchors", rows=map(_anchor, anchors)) if anchors else "",
             trusted=[_fill("item", text=line) for line in trust.explain()],
@@ -182,7 +184,11 @@ def _contents(manifest: BundleManifest, report: Report) -> Html:
         "Detached payloads": str(len(manifest.payload_refs)),
         "Unpacked size": f"{manifest.size} bytes in {len(manifest.files)} files",
     }
-    return _fill("contents", rows=[_fill("row", name=name, text=text) for name, text in rows.items()])
+    return _table("contents", rows)
+
+
+def _table(fragment: str, rows: Mapping[str, str]) -> Html:
+    return _fill(fragment, rows=[_fill("row", name=name, text=text) for name, text in rows.items()])
 
 
 def _anchor(found: AnchorFinding) -> Html:
