@@ -13,6 +13,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import zstandard
 from tests.interop.test_serve import envelopes
 from tests.serving import Served, serving
 from tests.tools import install_npm_packages, needs
@@ -89,9 +90,13 @@ def test_js_verdicts_are_those_of_python(served, tmp_path):
     chance = random.Random(16)
     for kind, raw in files_of(server, envelope_id).items():
         changed = [raw, raw[:-1], raw + b"\0", raw[:-1] + bytes([raw[-1] ^ 1])]
+        # Decoders differ about a few bits of the packing that change no content: a bundle is changed unpacked.
+        packed = kind == "bundle"
+        inner = zstandard.decompress(raw) if packed else raw
         for _ in range(40):
-            at = chance.randrange(6, len(raw))  # the frame's own header holds bits that decoders ignore
-            changed.append(raw[:at] + bytes([raw[at] ^ (1 << chance.randrange(8))]) + raw[at + 1 :])
+            at = chance.randrange(len(inner))
+            other = inner[:at] + bytes([inner[at] ^ (1 << chance.randrange(8))]) + inner[at + 1 :]
+            changed.append(zstandard.compress(other) if packed else other)
         for given in (trust, None):
             found = judged_by_node(changed, given)
             for index, (each, answer) in enumerate(zip(changed, found, strict=True)):

@@ -15,13 +15,18 @@ export const UNPACKED_BYTES_MAX = 4 * 2 ** 30;
 
 const damaged = (detail: string): RopewalkError => new RopewalkError("Damaged", detail);
 
-/** Return where the Zstandard frame ends and the checksum it carries; throw `Damaged` if it ends too early. */
-function frameOf(raw: Uint8Array): { end: number; checksum: number | null } {
+/** Return where the Zstandard frame ends, its checksum and its size; throw `Damaged` if it ends too early. */
+function frameOf(raw: Uint8Array): { end: number; checksum: number | null; size: number | null } {
   const early = damaged("the packed data end too early");
   const descriptor = raw[4];
   if (descriptor === undefined) throw early;
   const isSingle = (descriptor >> 5) & 1;
-  let at = 5 + (isSingle ? 0 : 1) + [0, 1, 2, 4][descriptor & 3] + [isSingle ? 1 : 0, 2, 4, 8][descriptor >> 6];
+  const sizeBytes = [isSingle ? 1 : 0, 2, 4, 8][descriptor >> 6];
+  let at = 5 + (isSingle ? 0 : 1) + [0, 1, 2, 4][descriptor & 3];
+  let size: number | null = sizeBytes ? 0 : null;
+  for (let byte = 0; size !== null && byte < sizeBytes; byte++) size += (raw[at + byte] ?? 0) * 2 ** (8 * byte);
+  if (size !== null && sizeBytes === 2) size += 256;
+  at += sizeBytes;
   for (;;) {
     if (at + 3 > raw.length) throw early;
     const head = raw[at] | (raw[at + 1] << 8) | (raw[at + 2] << 16);
@@ -32,7 +37,7 @@ function frameOf(raw: Uint8Array): { end: number; checksum: number | null } {
   }
   const end = at + ((descriptor >> 2) & 1 ? 4 : 0);
   if (end > raw.length) throw early;
-  return { end, checksum: end === at ? null : new DataView(raw.buffer, raw.byteOffset + at).getUint32(0, true) };
+  return { end, size, checksum: end === at ? null : new DataView(raw.buffer, raw.byteOffset + at).getUint32(0, true) };
 }
 
 const PRIMES = [0x9e3779b185ebca87n, 0xc2b2ae3d27d4eb4fn, 0x165667b19e3779f9n, 0x85ebca77c2b2ae63n, 0x27d4eb2f165667c5n];
@@ -79,10 +84,10 @@ class Checksum {
 /** Unpack one frame piece by piece; `TooLarge` for a decompression bomb, `Damaged` after what could be read. */
 export function unpack(raw: Uint8Array, take: (piece: Uint8Array) => void, bytesMax = UNPACKED_BYTES_MAX): void {
   if (!MAGIC.every((byte, at) => raw[at] === byte)) throw new RopewalkError("Invalid", "not a bundle: it is not packed with Zstandard");
-  let [end, want] = [raw.length, null as number | null];
+  let [end, want, size] = [raw.length, null as number | null, null as number | null];
   let fault: RopewalkError | null = null;
   try {
-    ({ end, checksum: want } = frameOf(raw));
+    ({ end, checksum: want, size } = frameOf(raw));
     if (end < raw.length) fault = damaged("bytes follow after the end of the packed data");
   } catch (error) {
     fault = error as RopewalkError;
@@ -103,6 +108,7 @@ export function unpack(raw: Uint8Array, take: (piece: Uint8Array) => void, bytes
     if (error instanceof RopewalkError) throw error;
     throw fault ?? damaged(`the packed data are damaged (${(error as Error).message})`);
   }
+  if (size !== null && given !== size) throw damaged(`the packed data are damaged (${given} bytes instead of ${size})`);
   if (want !== null && checksum.low32() !== want) throw damaged("the packed data are damaged (another checksum)");
   if (fault !== null) throw fault;
 }
