@@ -16,7 +16,7 @@ test: $(READY)  ## the fast lane, at most 7 minutes on two cores; report in buil
 
 test-all: $(READY)  ## the slow lane, all that `make test` leaves out; report in build/test-all.xml
 	$(PYTEST) -m slow --junitxml=build/test-all.xml tests
-	$(PYTEST) -m "not slow" --hypothesis-profile thorough tests/property
+	$(PYTEST) -m "not slow" --hypothesis-profile thorough tests/property/test_jcs_differential.py
 
 check: $(READY)  ## lint, types, layers, generated files
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ LONGEST_FIRST = ("pipeline/", "launched/test_commands.py", "launched/", "interop
 
 # How long an example takes says something of the machine, and nothing of us.
 settings.register_profile("whatever machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("thorough", parent=settings.get_profile("whatever machine"), max_examples=2_000)
+settings.register_profile("thorough", parent=settings.get_profile("whatever machine"), max_examples=500)
 settings.load_profile("whatever machine")
 
 
