@@ -36,7 +36,9 @@ from ropewalk.ledger.evidence import trust as evidencetrust
 from ropewalk.ledger.evidence.tee import der, intel_collateral, intel_quote, sev_snp
 from ropewalk.ledger.keys import approvals, revocations
 from ropewalk.ledger.proof import proof, trust
+from ropewalk.ledger.replay import state_proof
 from ropewalk.ledger.replay.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
+from ropewalk.ledger.replay.state_map import StateMap
 from ropewalk.ledger.rules import policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
@@ -99,6 +101,12 @@ def _consistency(raw: bytes) -> None:
     found = proof.parse_consistency(raw)
     assert proof.parse_consistency(found.to_bytes()) == found
     found.verify()
+
+
+def _state_proof(raw: bytes) -> None:
+    found = state_proof.parse_state_proof(raw)
+    assert state_proof.parse_state_proof(found.to_bytes()) == found
+    state_proof.verify_state_proof(found, trust.Trust((NODE.public,), ()))
 
 
 def _policy(raw: bytes) -> None:
@@ -449,6 +457,14 @@ def _entry_sample(one: block.Block) -> rows.BlockEntry:
     )
 
 
+def _state_sample(of_snapshot: proof.Proof) -> bytes:
+    state = {"web": {"prod": "1.2"}, "n": 3}
+    key = ("web",)
+    return state_proof.StateProof(
+        "ea.core", 1, "counts", key, (state["web"],), StateMap(state).prove(key), of_snapshot
+    ).to_bytes()
+
+
 def _range_sample(hashes: list[bytes]) -> bytes:
     tree = merkle.MerkleTree(hashes, merkle.RANGE)
     made = proof.RangeStatement("ea.core", 1, 3, tuple(hashes[1:2]), tree.range(1, 2), tree.root())
@@ -522,6 +538,7 @@ def _catalogue() -> tuple[Parser, ...]:
         ("envelope_cbor", _envelope_cbor, (envelope.to_cbor(one),)),
         ("block_record", _record, (blocks[1].record.raw,)),
         ("proof", _proof, (inclusion.to_bytes(),)),
+        ("state_proof", _state_proof, (_state_sample(inclusion),)),
         ("range_proof", _range, (_range_sample(hashes),)),
         ("consistency_proof", _consistency, (_consistency_sample(hashes),)),
         ("policy", _policy, (policy.STRICT.to_bytes(),)),

@@ -66,9 +66,9 @@ def parse_state_proof(raw: bytes) -> StateProof:
     if not isinstance(leaves, list) or len(leaves) > LEAVES_MAX + 2:
         raise InvalidProof(f"proof: leaves must be a list of at most {LEAVES_MAX + 2:,}")
     return StateProof(
-        str(value["channel"]),
+        _text(value, "channel"),
         natural(value, "height"),
-        str(value["reducer"]),
+        _text(value, "reducer"),
         _key(value["key"]),
         (value["value"],) if "value" in value else (),
         MemberProof(
@@ -122,6 +122,12 @@ def _check(proof: StateProof) -> None:
         check_members(root, proof.members, proof.key, *proof.value)
     except RopewalkError as error:
         raise InvalidProof(f"{error.detail} (state map {short(root)})") from error
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    if not isinstance(value[name], str):
+        raise InvalidProof(f"proof: {name} must be a string")
+    return str(value[name])
 
 
 def _key(value: Any) -> Key:
