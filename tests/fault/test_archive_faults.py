@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from tests.fault.failing import Countdown, FailingDisk
 from tests.unit.ledger.archiving import CHANNEL, TRUST, archived, contents, failures, filled
+from tests.unit.ledger.making import NODE, NOON_NS
 from tests.waiting import ended
 
 from ropewalk.errors import Unavailable
 from ropewalk.ledger.archive.files import archive_folders
 from ropewalk.ledger.archive.pack import pack_channel
 from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.ledger.archive.retain import retain_channel
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.settings import channels
@@ -222,3 +224,39 @@ def test_killed_at_any_moment_a_packed_channel_reads_the_same(segmented, tmp_pat
     else:
         pytest.fail("it never came to an end")
     assert calls > 20
+
+
+def test_retain_failing_at_any_call_loses_no_block(segmented, tmp_path):
+    def blocks(home):
+        with open_channel(home, CHANNEL) as channel:
+            return [lines for _, lines in channel.lines(0, 4)]
+
+    whole = blocks(segmented)
+    cold = str(tmp_path / "cold")
+    archived(segmented, Path(cold))
+    options = {"keep_blocks": 1, "summary": False, "now_ns": lambda: NOON_NS + 99}
+    for at in range(1, 60):
+        home, call = tmp_path / f"home{at}", Countdown(at)
+        shutil.copytree(segmented, home)
+        try:
+            done = retain_channel(
+                home,
+                CHANNEL,
+                lambda: (NODE,),
+                cold,
+                disk=FailingDisk(call),
+                **options,  # type: ignore[arg-type]
+            )
+        except Unavailable:
+            assert blocks(home) == whole
+            done = retain_channel(home, CHANNEL, lambda: (NODE,), cold, **options)  # type: ignore[arg-type]
+            assert blocks(home) == whole
+        else:
+            assert call.left > 0
+            break
+    else:
+        pytest.fail("it never came to an end")
+    assert at > 4 and done.dropped > 0
+    assert [path.suffix for path in (home / "ledger" / CHANNEL / "segments").iterdir()].count(
+        ".cold"
+    ) == done.dropped

@@ -14,7 +14,7 @@ from tests.unit.ledger.archiving import CHANNEL, TRUST, filled, writable
 from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
 from tests.unit.ledger.witnesses import live_witness
 
-from ropewalk.errors import Damaged, Forked, NotFound, Unavailable, Usage
+from ropewalk.errors import Damaged, Forked, Unavailable, Usage
 from ropewalk.kernel import jcs, merkle
 from ropewalk.ledger.archive.cold import cold_store
 from ropewalk.ledger.archive.drill import run_drill
@@ -100,7 +100,7 @@ def test_retain_drops_nothing_that_archives_lack(home, tmp_path):
     assert segment_names(home) == before
     with open_channel(home, CHANNEL) as channel:
         assert channel.head().height == BLOCKS, "and no summary of it is sealed"
-    with pytest.raises(NotFound, match="no archive holds block 35"):
+    with pytest.raises(Unavailable, match="no archive holds block 35"):
         list(cold_store(str(tmp_path / "cold")).blocks(CHANNEL, 0, BLOCKS))
 
 
@@ -111,6 +111,17 @@ def test_retain_refuses_archives_of_other_bytes(home, tmp_path):
     with pytest.raises(Forked):
         retain(home, tmp_path / "cold")
     assert segment_names(home) == before
+
+
+def test_dropped_blocks_without_archives_are_unavailable(home, tmp_path):
+    retain(home, tmp_path / "cold")
+    (tmp_path / "cold").rename(tmp_path / "away")
+    with pytest.raises(Unavailable, match="no archive holds block 0"):
+        everything(home)
+    with opened(home, segment_bytes=4000, now_ns=lambda: NOON_NS + 200) as ledger:  # writing goes on
+        assert ledger.log.submit(observed(500).raw).height == BLOCKS + 1
+    (tmp_path / "away").rename(tmp_path / "cold")
+    assert len(everything(home)) == BLOCKS
 
 
 def test_cold_segment_is_compared_by_its_digest(home, tmp_path):

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from blake3 import blake3
 
-from ropewalk.errors import Conflict, Damaged, NotFound, RopewalkError, Unavailable, Usage
+from ropewalk.errors import Conflict, Damaged, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.archive.files import ArchiveFolder, archive_folders, read_blocks
 from ropewalk.ledger.archive.manifest import BLOCKS, MANIFEST
@@ -74,7 +74,7 @@ def _covering(
                 yield at, lines
         height = one.last + 1
     if height <= end:
-        raise NotFound(
+        raise Unavailable(
             f"no archive holds block {height}",
             height=height,
             advice="Bring the archives back, or restore the channel from another copy.",
