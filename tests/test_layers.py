@@ -76,6 +76,7 @@ EDGES = {
     "ledger.ingest.async_log",
     "ledger.ingest.thread_pool",
     "ledger.keys.rotate",
+    "ledger.mailbox.anchoring",
     "ledger.mailbox.client",
     "ledger.mailbox.enclave_channel",
     "ledger.mailbox.ring_report",

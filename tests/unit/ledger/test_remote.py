@@ -524,3 +524,41 @@ def test_a_trust_file_from_before_a_rotation_still_says_who_may_answer(tmp_path)
     ):
         with pytest.raises(SigInvalid, match="not trusted"):
             asyncio.run(answers(trust, keys))
+
+
+@pytest.mark.parametrize("forks", ["refuse", "longest"])
+def test_fork_policy_of_a_replica(tmp_path, forks):
+    """Two servers with one key and two histories: refused, or the longer one taken; both stay as evidence."""
+    servers = [tmp_path / "short", tmp_path / "long"]
+    for home, count in zip(servers, (2, 4), strict=True):
+        create_channel(home, "audit", "node", NODE.public)
+        with open_log(home, "audit", NODE) as opened:
+            for number in range(count):
+                opened.log.submit(observed(count * 100 + number).raw)
+
+    def pull(home: Path) -> Any:
+        async def main() -> Any:
+            async with served(home) as server:
+
+                def act() -> Any:
+                    with ledger.connect_channel(server.url, "audit") as remote:
+                        return pull_channel(remote, tmp_path / "copy", "audit", trust=TRUST, forks=forks)
+
+                return await asyncio.to_thread(act)
+
+        return asyncio.run(main())
+
+    first = pull(servers[0])
+    assert first.head.height == 2
+    if forks == "refuse":
+        with pytest.raises(Forked):
+            pull(servers[1])
+        with open_channel(tmp_path / "copy", "audit") as channel:
+            assert channel.head().block_hash == first.head.block_hash
+        return
+    second = pull(servers[1])
+    assert second.head.height == 4 and second.replaced is not None
+    assert verify_blocks(tmp_path / "copy", "audit", deep=True).ok
+    assert (Path(second.replaced) / "channel.json").is_file()
+    with pytest.raises(HistoryRewritten):  # the shorter one does not come back
+        pull(servers[0])

@@ -7,12 +7,14 @@ its key is not here. The trusted keys are fixed when the replica is made; a serv
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ropewalk.errors import HistoryRewritten, NotFound, SigInvalid, Unverified
+from ropewalk.disk.durable import Disk
+from ropewalk.errors import Forked, HistoryRewritten, NotFound, SigInvalid, Unverified
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.channel.channel import Channel, OpenLog
@@ -23,6 +25,7 @@ from ropewalk.ledger.proof.verify import check_block
 from ropewalk.ledger.remote.client import RemoteSettings
 from ropewalk.ledger.remote.sync_client import RemoteChannel
 
+FORKS = ("refuse", "longest")  # what a replica does about two histories (S4 §2)
 WRITER_WAIT_S = 30.0  # two commands that pull at once stand in line this long
 
 
@@ -36,6 +39,7 @@ class ChannelPullResult:
     head: Head
     made: bool
     signer: str
+    replaced: str | None = None  # where the shorter history lies that gave way to a longer one
 
     def to_json(self) -> dict[str, Any]:
         """As `ledger pull` prints it."""
@@ -48,6 +52,7 @@ class ChannelPullResult:
             "block_hash": None if empty else self.head.block_hash.hex(),
             "made": self.made,
             "signer": self.signer,
+            **({} if self.replaced is None else {"replaced": self.replaced}),
         }
 
 
@@ -62,6 +67,52 @@ class OpenReplica(OpenLog):
 
 
 def pull_channel(
+    remote: RemoteChannel,
+    home: Path,
+    channel: str,
+    *,
+    trust: Trust | None = None,
+    told: Callable[[int], None] = lambda _height: None,
+    forks: str = "refuse",
+) -> ChannelPullResult:
+    """Fetch what the replica lacks; see `_pull`. Where the server has another history, `forks` decides.
+
+    Both sides of a fork are kept as evidence. `refuse` raises. `longest` copies the other history in full, verified
+    from its first block by the keys of the replica, and takes it only if it has more blocks; ours is put aside.
+    """
+    staged, aside = home / "forks" / f"{channel}.next", home / "ledger" / channel
+    if not aside.exists() and (staged / "ledger" / channel).exists():
+        Disk().rename(staged / "ledger" / channel, aside)  # a swap that was killed in the middle
+    try:
+        return _pull(remote, home, channel, trust=trust, told=told)
+    except Forked:
+        if forks != "longest":
+            raise
+        return _take_longest(remote, home, channel, staged, told)
+
+
+def _take_longest(
+    remote: RemoteChannel, home: Path, channel: str, staged: Path, told: Callable[[int], None]
+) -> ChannelPullResult:
+    own = home / "ledger" / channel
+    trust = Trust((read_settings(home, channel).signer,), ())  # the keys of the replica never change
+    shutil.rmtree(staged, ignore_errors=True)
+    found = _pull(remote, staged, channel, trust=trust, told=told)
+    with OpenReplica(
+        Channel(home, channel), wait_s=WRITER_WAIT_S
+    ) as ours:  # no other writer while it is exchanged
+        head = ours.log.head
+        if found.head.height <= head.height:
+            shutil.rmtree(staged)
+            return ChannelPullResult(channel, 0, 0, head, False, found.signer)
+        kept = home / "forks" / f"{channel}-{head.height}-{head.block_hash.hex()[:16]}"
+    Disk().rename(own, kept)
+    Disk().rename(staged / "ledger" / channel, own)
+    shutil.rmtree(staged)
+    return replace(found, made=False, replaced=str(kept))
+
+
+def _pull(
     remote: RemoteChannel,
     home: Path,
     channel: str,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, write_output
-from ropewalk.cli.common.locations import here, sealing_key
+from ropewalk.cli.common.locations import here, sealing_key, signing_key
 from ropewalk.cli.common.options import flag, option, required
+from ropewalk.cli.common.tls_options import tls_files, tls_options
 
 if TYPE_CHECKING:
     from ropewalk.ledger.mailbox.enclave import EnclaveKey
@@ -134,3 +135,92 @@ def _key(name: str, enclave_ref: str) -> EnclaveKey:
     from ropewalk.ledger.mailbox.enclave import EnclaveKey
 
     return EnclaveKey(enclave_ref, sealing_key(name))
+
+
+@enclave.command(
+    "bridge",
+    epilog="Examples:\n"
+    "  carrier | ropewalk ledger enclave bridge --inbox pay --key box --enclave-ref pay-1 --file - \\\n"
+    "      --public quic://ledger.example:7400 --public-channel anchors --tls pki/pay --attest-command ./attest\n",
+)
+@key_options[0]
+@key_options[1]
+@click.option("--inbox", required=True, metavar="C", help="Channel inside the enclave; it must be there.")
+@click.option(
+    "--file", "file", required=True, metavar="F", help="Sealed envelopes, one a line; `-` for stdin."
+)
+@click.option("--public", "url", required=True, metavar="URL", help="Server of the public channel.")
+@click.option("--public-channel", required=True, metavar="C", help="Channel that takes the anchors.")
+@click.option(
+    "--attest-command",
+    required=True,
+    metavar="CMD",
+    help="Gets report data in hex on stdin, prints the evidence.",
+)
+@click.option(
+    "--sign-key", default="node", show_default=True, metavar="NAME", help="Key that signs the anchors."
+)
+@tls_options("--server-ca", "server")
+def bridge(
+    key: str, enclave_ref: str, inbox: str, file: str, url: str, public_channel: str, attest_command: str,
+    sign_key: str, **certificates: Any,
+) -> None:  # fmt: skip
+    """Open sealed envelopes inside the enclave, seal them into blocks, and anchor the blocks in a public channel.
+
+    An anchor names height, Merkle root and hash of a block, with evidence of the enclave. Blocks that were sealed
+    before and have no anchor get one, too.
+    """
+    from ropewalk.cli.ledger.append import answer_lines
+    from ropewalk.cli.ledger.channel import open_for_append
+    from ropewalk.cli.ledger.remote.remote import attest_by
+    from ropewalk.ledger.channel.settings import read_settings
+    from ropewalk.ledger.mailbox.anchoring import anchor_blocks
+    from ropewalk.ledger.mailbox.enclave_channel import DecryptingLog
+    from ropewalk.ledger.remote.sync_client import connect_channel
+
+    home = here().home
+    read_settings(home, inbox)
+    own, attest = _key(key, enclave_ref), attest_by(attest_command)
+    assert attest is not None
+    with ExitStack() as stack:
+        code = answer_lines(
+            file, lambda: DecryptingLog(stack.enter_context(open_for_append(inbox)).log, inbox, own), False
+        )
+    with connect_channel(url, public_channel, files=tls_files(certificates, "--server-ca")) as remote:
+        count, height = anchor_blocks(home, inbox, remote, public_channel, signing_key(sign_key), attest)
+    emit({"anchored": count, "height": height}, f"ok  {inbox}  {count} blocks anchored in {public_channel}")
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+@enclave.command(
+    "check-anchor",
+    epilog="Examples:\n"
+    "  ropewalk ledger enclave check-anchor --anchor public.json --block inner.json --trust trust.json\n",
+)
+@click.option(
+    "--anchor", required=True, metavar="F", help="Proof of the anchor, as `ledger prove` writes it."
+)
+@click.option(
+    "--block", "inner", required=True, metavar="F", help="Proof of an inner envelope, or a block record."
+)
+@click.option(
+    "--trust", required=True, metavar="F", help="Trust file: public signer, roots and measurements."
+)
+def check_anchor_command(anchor: str, inner: str, trust: str) -> None:
+    """Verify offline that an anchor in a public channel leads to a block of an enclave."""
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.block.block import BlockRecord, parse_record
+    from ropewalk.ledger.mailbox.enclave_bridge import check_anchor
+    from ropewalk.ledger.proof.proof import parse_proof
+    from ropewalk.ledger.proof.trust import parse_trust
+
+    def record_of(raw: bytes) -> BlockRecord:
+        value = jcs.parse(raw)
+        inside = value.get("block") if isinstance(value, dict) else None
+        return parse_record(jcs.encode(inside) if inside is not None else raw.strip())
+
+    record = parse_input(inner, record_of)
+    check_anchor(parse_input(anchor, parse_proof), record, parse_input(trust, parse_trust))
+    facts = {"channel": record.header.channel, "height": record.height, "block_hash": record.hash.hex()}
+    emit(facts, f"ok  {record.header.channel}  block {record.height} {record.hash.hex()} is anchored")

@@ -290,8 +290,15 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
 @option(
     "--every", "SECONDS", "With --follow: polling interval.", type=click.FloatRange(min=0.05), default=1.0
 )
+@option(
+    "--forks",
+    "RULE",
+    "If the server has another history: refuse it, or take the longest; both are kept.",
+    type=click.Choice(["refuse", "longest"]),
+    default="refuse",
+)
 @_client_options
-def pull(url: str, channel: str, follow: bool, every: float, **options: Any) -> None:
+def pull(url: str, channel: str, follow: bool, every: float, forks: str, **options: Any) -> None:
     """Copy a channel at URL into this repository: fetch missing blocks, and verify them.
 
     Every block is verified before it is stored: signature, contents, link to its parent, and all eight rules for each
@@ -309,7 +316,9 @@ def pull(url: str, channel: str, follow: bool, every: float, **options: Any) -> 
         first = True
         while first or (follow and not gone.wait(every)):
             with counting(f"pulling {channel}", "blocks") as told:
-                pulled = pull_channel(remote, home, channel, trust=trust, told=told)
+                pulled = pull_channel(remote, home, channel, trust=trust, told=told, forks=forks)
+            if pulled.replaced is not None:
+                say(f"the server has a longer history; the one that was here lies in {pulled.replaced}")
             if pulled.made and trust is None:
                 say(f"trusted {pulled.signer} as the key of {channel} on first use; pin it with --trust")
             if first or pulled.blocks:
