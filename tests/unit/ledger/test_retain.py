@@ -14,7 +14,7 @@ from tests.unit.ledger.archiving import CHANNEL, TRUST, filled, writable
 from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
 from tests.unit.ledger.witnesses import live_witness
 
-from ropewalk.errors import Damaged, Forked, Unavailable, Usage
+from ropewalk.errors import Conflict, Damaged, Forked, Unavailable, Usage
 from ropewalk.kernel import jcs, merkle
 from ropewalk.ledger.archive.cold import cold_store
 from ropewalk.ledger.archive.drill import run_drill
@@ -232,6 +232,21 @@ def test_object_written_over_is_found(home, bucket):
     client.put_object(Bucket=bucket, Key=key, Body=b"other bytes")
     with pytest.raises(Damaged):
         everything(home)
+
+
+def test_object_in_the_way_is_never_written_over(home, bucket):
+    """An object of that name, left by a killed upload or by someone else, must have the same bytes."""
+    client = boto3.client("s3")
+    name = f"{CHANNEL}/{0:020d}-{BLOCKS - 6:020d}"
+    client.put_object(Bucket=bucket, Key=f"{name}/blocks.seg.zst", Body=b"other bytes")
+    with pytest.raises(Conflict, match="does not hold the bytes"):
+        retain(home, f"s3://{bucket}")
+    found = [each["Key"] for each in client.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert f"{name}/archive.manifest.json" not in found
+    assert client.get_object(Bucket=bucket, Key=f"{name}/blocks.seg.zst")["Body"].read() == b"other bytes"
+    assert not any(each.endswith(".cold") for each in segment_names(home))
+    client.delete_object(Bucket=bucket, Key=f"{name}/blocks.seg.zst")
+    assert retain(home, f"s3://{bucket}").dropped > 3, "what was uploaded before is kept"
 
 
 def test_object_storage_errors_name_the_place(home, bucket, monkeypatch):
