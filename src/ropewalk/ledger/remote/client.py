@@ -152,6 +152,8 @@ class LedgerClient:
         self._first_s, self._told = first_s, told
         self._silences = 0  # how often the other side ended before it said anything
         self._waiting: deque[Request] = deque()
+        self._gathered: list[tuple[bytes, asyncio.Future[LedgerReceipt]]] = []
+        self._gathering: asyncio.Task[None] | None = None
         self._session: ClientSession | None = None
         self._changed = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
@@ -211,10 +213,30 @@ class LedgerClient:
 
     async def submit(self, raw: bytes) -> LedgerReceipt:
         """Send one envelope, and return its receipt once it is durable there. What refuses it there is raised here."""
-        (outcome,) = await self.submit_many([raw])
-        if isinstance(outcome, RopewalkError):
-            raise outcome
-        return outcome
+        waiting: asyncio.Future[LedgerReceipt] = asyncio.get_running_loop().create_future()
+        raw = check_wire(raw)
+        if (
+            not self._gathered
+        ):  # what other callers submit in this turn of the loop goes with it, in one message
+            self._gathering = asyncio.get_running_loop().create_task(self._submit_gathered())
+        self._gathered.append((raw, waiting))
+        return await waiting
+
+    async def _submit_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        try:
+            outcomes = await self.submit_many([raw for raw, _ in gathered])
+        except BaseException as error:
+            outcomes = [error if isinstance(error, RopewalkError) else Unavailable(f"{error!r}")] * len(
+                gathered
+            )
+        for (_, waiting), outcome in zip(gathered, outcomes, strict=True):
+            if waiting.done():  # the caller was cancelled
+                continue
+            if isinstance(outcome, RopewalkError):
+                waiting.set_exception(outcome)
+            else:
+                waiting.set_result(outcome)
 
     async def submit_many(self, raws: Sequence[bytes]) -> Outcomes:
         """Send envelopes in order; one outcome each, in order, refusals in their places."""
