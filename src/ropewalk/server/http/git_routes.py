@@ -246,7 +246,7 @@ async def show_consumer(request: Asked, group: FromPath[str], log: LogName) -> R
     """Show where a consumer group is in a log."""
     node = node_of(request)
     identity_of(request).require("read", log)
-    return reply(await node.read(lambda: cursor_status(node.log, _cursor(node, group, log))))
+    return reply(await node.read(lambda: cursor_status(node.log, _cursor(node, group, log)) | {"log": log}))
 
 
 @put("/consumers/{group:str}")

@@ -102,7 +102,7 @@ class Consumer(Struct):
     ulid: str | None
     head_ulid: str | None
     behind: int | None
-    log: str | None = None
+    log: str
 
 
 class Consumers(Struct):
