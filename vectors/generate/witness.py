@@ -87,6 +87,7 @@ def steps() -> list[dict[str, Any]]:
         ("old_before_anything_was_seen", extend(2, 3), conflict(0)),
         ("first_head", extend(0, 5), cosigned(5)),
         ("same_head_again", extend(5, 5), cosigned(5)),
+        ("same_head_with_old_zero", extend(0, 5), conflict(5)),
         ("old_size_is_stale", extend(0, 7), conflict(5)),
         ("old_larger_than_the_head", request(7, checkpoint(5)), {"status": 400}),
         ("old_with_a_leading_zero", extend(5, 7).replace("old 5", "old 05", 1), {"status": 400}),
