@@ -282,13 +282,3 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @needs_jdk
 def test_filters_do_not_leak_on_a_cluster(world: World, cluster: str):
     assert _answers(world, cluster, "") == [12, 47, 17, 47, 2, 47, 144]
-
-
-@needs_jdk
-def test_ingest_and_verify_on_a_cluster(world: World, tmp_path: Path, cluster: str):
-    arguments = ("--warehouse", str(tmp_path / "t"), "--source", str(world.path), "--master", cluster)
-    code, said = run("ingest", *arguments)
-    assert (code, said.get("rows")) == (0, 47), said
-    assert keys_of(tmp_path / "t", "events") == keys_in_log(world)
-    code, said = run("verify", *arguments, "--tables")
-    assert code == 0 and said["ok"], said
