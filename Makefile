@@ -6,7 +6,7 @@ READY := .venv/.ready
 EXTRAS := spark server nats grpc quic otel objects hsm snark timestamp iceberg test
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all check bench torture simulate mutants vectors lock docs clean
+.PHONY: demo test test-all check bench torture simulate mutants vectors lock docs clean console
 
 demo: $(READY)  ## run the main job on sample data
 	@$(BIN)/ropewalk demo
@@ -44,6 +44,9 @@ vectors: $(READY)  ## write the generated vectors again
 docs: $(READY)  ## write the generated pages again, and build the site into build/site
 	for page in cli http errors python; do $(BIN)/python docs/generate_$$page.py || exit 1; done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+console:  ## build the web console again; its files are committed
+	cd console && npm ci --no-audit --no-fund && npm run build
 
 lock: $(READY)  ## pin every dependency again
 	$(BIN)/python -m pip install --quiet uv
