@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from ropewalk.ledger.block.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList
+from ropewalk.ledger.evidence.snark import halves
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.pipeline.jobs.health import Health, measure, observation
 from ropewalk.pipeline.jobs.metrics import metrics_text
@@ -49,6 +50,16 @@ def promtool() -> str:
     if found is None:
         pytest.skip("promtool is not on PATH (Debian package prometheus); CI has it")
     return found
+
+
+# Bound to the payload, as a proof must be, under a verification key that is pinned nowhere.
+UNKNOWN = {
+    "system": "groth16",
+    "curve": "bn128",
+    "vk_sha256": "00" * 32,
+    "public_inputs": halves(bytes.fromhex(payload_hash(PAYLOAD))),
+    "proof": {},
+}
 
 
 def dated(hour: float, envelope: Envelope) -> Envelope:
@@ -156,7 +167,7 @@ def test_failed_evidence_pages_beside_unknown(promtool: str, tmp_path: Path):
     """One envelope in a format that nobody can judge keeps no page back; a day after the cause the page ends."""
     trust = Trust((), (), evidence=BUILT)
     good, bad = attested(dsse(ADA), "slsa.v1"), attested(dsse(BOB), "slsa.v1")
-    unknown = attested({"proof": "?"}, "snark.v1")
+    unknown = attested(UNKNOWN, "snark.v1")
     blocks = [sealed(0, good), sealed(1, unknown), sealed(2, bad)]
     blocks += [sealed(hour, dated(hour, good)) for hour in (15, 30)]
     assert health(blocks, trust, 2).evidence_unknown == health(blocks, trust, 2).evidence_failed == 1
@@ -195,7 +206,7 @@ def test_policy_drift_pages_and_ends(promtool: str, tmp_path: Path):
 def test_stale_evidence_opens_a_ticket(promtool: str, tmp_path: Path):
     """At 80 % of the budget; evidence that failed or cannot be judged is no fresh evidence."""
     trust = Trust((), (), evidence=BUILT)
-    unknown = attested({"proof": "?"}, "snark.v1")
+    unknown = attested(UNKNOWN, "snark.v1")
     good, bad = attested(dsse(ADA), "slsa.v1"), attested(dsse(BOB), "slsa.v1")
     blocks = [sealed(0, good), sealed(18, *(dated(18, each) for each in (unknown, bad)))]
     blocks.append(sealed(21, dated(21, good)))
@@ -274,10 +285,7 @@ def test_chain_is_unknown_without_judged_evidence():
     trust = Trust((), (), evidence=BUILT)
     good = sealed(0, attested(dsse(ADA), "slsa.v1"))
     assert health([good], trust, 1).attestation_chain_valid is True
-    assert (
-        health([good, sealed(0, attested({"proof": "?"}, "snark.v1"))], trust, 1).attestation_chain_valid
-        is None
-    )
+    assert health([good, sealed(0, attested(UNKNOWN, "snark.v1"))], trust, 1).attestation_chain_valid is None
     bad = [sealed(0, attested(dsse(BOB), "slsa.v1"))]
     assert health(bad, trust, 1).attestation_chain_valid is False
     assert health(bad, trust, 30).attestation_chain_valid is None

@@ -50,7 +50,7 @@ def need_packages(extra: str, *names: str) -> None:
     if missing:
         raise Unavailable(
             f"{extra} needs {', '.join(missing)}, which is not installed",
-            advice=f'Install it: pip install "ropewalk[{extra}]"',
+            advice=f'Install it: pip install ".[{extra}]" (in a checkout of ropewalk)',
         )
 
 
