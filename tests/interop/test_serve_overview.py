@@ -136,6 +136,7 @@ def test_rights_decide_what_is_listed(tmp_path):
         ("ada", "shiplog/other:read"),
         ("bob", "warehouse:read"),
         ("cleo", "shiplog/deploy:read"),
+        ("dora", "shiplog/other:admin"),
     ):
         made = call(tmp_path, "auth", "add", name, "--right", right)
         assert made.returncode == 0, made.stderr
@@ -149,8 +150,8 @@ def test_rights_decide_what_is_listed(tmp_path):
             return server("GET", path, headers={"Authorization": f"Bearer {tokens[name]}"})
 
         logs = {name: [each["log"] for each in ask(name, "/overview").json["logs"]] for name in tokens}
-        assert logs == {"ada": [], "bob": [], "cleo": ["shiplog/deploy"]}
-        assert [ask(name, "/warehouse").status for name in ("ada", "bob", "cleo")] == [403, 200, 403]
+        assert logs == {"ada": [], "bob": [], "cleo": ["shiplog/deploy"], "dora": []}
+        assert [ask(name, "/warehouse").status for name in tokens] == [403, 200, 403, 403]
         assert ask("ada", "/deployments").json == {"deployments": [], "current": []}
         assert ask("ada", "/deployments?ns=deploy").status == 403
         assert ask("ada", "/history?log=shiplog/deploy").status == 403

@@ -63,8 +63,7 @@ async def show_overview(
             "rights": [each.to_json() for each in identity.rights],
         },
         "guarded": node.auth.required,
-        "warehouse": node.settings.warehouse is not None
-        and (identity.may_somewhere("admin") or identity.may("read", WAREHOUSE)),
+        "warehouse": node.settings.warehouse is not None and identity.may("read", WAREHOUSE),
         "fault": node.fault,
         "uptime_s": time.monotonic() - node.started_s,
         "alerts": await node.read(_alerts, node, identity),

@@ -24,10 +24,9 @@ BATCHES_SHOWN = 50
 
 
 def _open(request: Asked) -> Warehouse:
-    """Return the warehouse for a caller with the right `read` on `warehouse`, or `admin`."""
-    identity, folder = identity_of(request), node_of(request).settings.warehouse
-    if not identity.may_somewhere("admin"):
-        identity.require("read", WAREHOUSE)
+    """Return the warehouse for a caller with the right `read` on `warehouse`."""
+    identity_of(request).require("read", WAREHOUSE)
+    folder = node_of(request).settings.warehouse
     if folder is None:
         raise NotFound(
             "this server has no warehouse", advice="Start it with `ropewalk serve --warehouse DIR`."
