@@ -75,7 +75,7 @@ def test_other_large_integers_stay_refused():
     for value in (
         {**ONE.value, "payload": payload},
         {**ONE.value, "timestamp": NS, "payload": payload},
-        {**ONE.value, "timestamp": "ea:integer-timestamp", "payload": payload},
+        {**ONE.value, "timestamp": "(integer timestamp)", "payload": payload},
     ):
         with pytest.raises(InvalidJson, match="beyond"):
             parse(json.dumps(value).encode())
