@@ -17,7 +17,7 @@ CLIENTS: dict[str, list[str]] = {"server": ["127.0.0.1"], "ada": [], "eve": []}
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("transport", ["grpc", "quic"])
+@pytest.mark.parametrize("transport", ["grpc", pytest.param("quic", marks=pytest.mark.slow)])
 def test_serve_rights_hold_over_transports(tmp_path, transport):
     pki = init_authority(tmp_path / "pki", "ropewalk", datetime.now(UTC))
     digest = {name: pki.issue(name, hosts).sha256 for name, hosts in CLIENTS.items()}["ada"]

@@ -111,6 +111,7 @@ def test_otlp_figures_are_those_of_prometheus(tmp_path, receiver):
     )
 
 
+@pytest.mark.slow
 def test_collector_that_is_away_holds_up_nothing(tmp_path):
     with serving(tmp_path, "--otel", "http://127.0.0.1:9", "--log-format", "json") as server:
         assert server("POST", "/shiplog/x/events", EVENT).status == 201

@@ -141,6 +141,7 @@ def test_silent_sockets_do_not_lock_a_plain_ledger(house):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of a process is read from /proc")
+@pytest.mark.slow
 def test_silent_tls_sockets_take_bounded_memory(house):
     authority = Authority(house)
     own, mine = authority.files("server"), authority.files("client")
@@ -162,6 +163,7 @@ def test_silent_tls_sockets_take_bounded_memory(house):
     assert len((house / "said").read_text().splitlines()) < 100
 
 
+@pytest.mark.slow
 def test_idle_sockets_leave_the_stream_ready(house):
     with (
         served(house, "stream", "serve", "--port", "0", files=1_024) as (_, said),

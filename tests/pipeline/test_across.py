@@ -119,12 +119,10 @@ TRUTHS: dict[str, list[list[Envelope]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lies", "truths"),
-    [
-        (SPREAD_LIES[-2:], ("proof.of.an.earlier.block",)),
-        pytest.param(tuple(LIES), tuple(TRUTHS), marks=pytest.mark.slow),
-    ],
+    [(SPREAD_LIES[-2:], ("proof.of.an.earlier.block",)), (tuple(LIES), tuple(TRUTHS))],
     ids=["some", "all"],
 )
 def test_spark_finds_what_one_process_finds_between_blocks(

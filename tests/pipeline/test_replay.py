@@ -39,6 +39,7 @@ def roots(world: World, *channels: str) -> dict[str, str]:
     return {name: replay_channel(home, name, COUNTS).state_root.hex() for name in channels}
 
 
+@pytest.mark.slow
 def test_replay_roots_independent_of_partitioning(spark: Any, world: World):
     world.ledger("ea.other", 9)
     home, channels = world.place.home, ("ea.core", "ea.other")
