@@ -194,7 +194,7 @@ def _refs_step(store: GitStore, ns: str | None) -> Step:
 
 
 def _unwalked(store: GitStore, *, logs: int) -> Iterator[Step]:
-    """What somebody may have expected to be verified here, and was not."""
+    """Yield a step for what the caller may expect to be verified here, and was not."""
     journals = sum(len(_names(store, f"{root}journal/")) for root in ROOTS)
     if not logs:
         # An empty repository of ours is whole. A clone that left the logs behind has verified nothing.

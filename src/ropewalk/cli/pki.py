@@ -24,7 +24,7 @@ dir_option = click.option(
 def pki() -> None:
     """Issue and revoke certificates for `ledger serve`, `ropewalk serve` and their clients.
 
-    The authority is a folder. Whoever can read its ca.key can issue certificates, so keep it where only you can.
+    The authority is a folder. A reader of its ca.key can issue certificates: keep the folder private.
     """
 
 

@@ -359,7 +359,7 @@ class KeyTable(Protocol):
 
 
 class SeenEnvelopes:
-    """What a channel held so far, kept while it is checked; keys are cut to half, which nobody can forge."""
+    """What a channel held so far, kept while it is checked; keys are cut to 128 bits, beyond forging."""
 
     def __init__(self, table: Callable[[str], KeyTable] = lambda _name: dict[bytes, int]()) -> None:
         self._ids, self._claims = table("ids"), table("claims")
