@@ -143,7 +143,7 @@ function Log({ log }: { log: string }) {
       if (row) setQuery({ at: row.id });
     };
     const pressed = (event: KeyboardEvent) => {
-      if ((event.target as HTMLElement).closest("input, textarea, select, button, dialog, a, summary")) return;
+      if ((event.target as HTMLElement).closest("input, textarea, select, button, dialog[open], a, summary")) return;
       if (event.key === " ") event.preventDefault(), setQuery({ paused: paused ? null : "1" });
       if (event.key === "Escape") setQuery({ at: null });
       if (event.key === "f") event.preventDefault(), document.getElementById("filter-type")?.focus();
