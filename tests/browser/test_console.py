@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from ropewalk.disk.certificate_authority import init_authority
+from ropewalk.errors import Quarantined
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.ledger.remote.sync_client import connect_channel
 from tests.browser.chromium import Page, browser, find
 from tests.browser.console_data import MARKUP, deployed, make_data
 from tests.serving import Served, call, serving
 from tests.tools import REQUIRED, install_npm_packages, needs
+from tests.unit.ledger.certifying import files_of
 from tests.waiting import until
 
 pytestmark = [
@@ -407,3 +412,26 @@ def test_console_is_small_and_names_no_host():
     assert page.count("integrity=") == 3 and "<style" not in page and "<script>" not in page
     lock = (ROOT / "console/package-lock.json").read_text()
     assert "resolved" not in lock
+
+
+@pytest.mark.slow
+def test_ledger_page_shows_peers_in_quarantine(tmp_path: Path):
+    pki = init_authority(tmp_path / "pki", "ropewalk", datetime.now(UTC))
+    for name, hosts in (("server", ["127.0.0.1"]), ("ada", [])):
+        pki.issue(name, hosts)
+    own = files_of(pki.folder / "server")
+    trust = '{"block_signers":[],"bundle_signers":[],"policy_hash":null,"roots":[],"version":1}'
+    (tmp_path / "trust.json").write_text(trust)
+    assert call(tmp_path, "init", str(tmp_path / "log.git")).returncode == 0
+    assert call(tmp_path, "ledger", "create", "--channel", "audit").returncode == 0
+    options = (
+        "--tls-cert", str(own.certificate), "--tls-key", str(own.key), "--client-ca", str(own.roots),
+        "--grpc", "127.0.0.1:0", "--peer-trust", "trust.json",
+    )  # fmt: skip
+    with serving(tmp_path, *options) as server, browser() as tab:
+        tab.call("Security.setIgnoreCertificateErrors", ignore=True)
+        tab.open(f"{server.facts['url']}/ledger", WIDE)
+        shows(tab, "grpc://127.0.0.1", "none in quarantine")
+        with pytest.raises(Quarantined):
+            connect_channel(server.facts["grpc"], "audit", files=files_of(pki.folder / "ada"))
+        shows(tab, "1 in quarantine", "it carries no report of hardware", "audit")

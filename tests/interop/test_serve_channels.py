@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import ssl
 from datetime import UTC, datetime
 
 import pytest
 from tests.serving import call, serving
 from tests.unit.ledger.certifying import files_of
 from tests.unit.ledger.making import observed
+from tests.waiting import LIMIT_S, until
 
 from ropewalk.disk.certificate_authority import init_authority
-from ropewalk.errors import Denied, Unauthenticated
+from ropewalk.errors import Denied, Quarantined, Unauthenticated, Unavailable
 from ropewalk.ledger.remote.sync_client import connect_channel
 
 CLIENTS: dict[str, list[str]] = {"server": ["127.0.0.1"], "ada": [], "eve": []}
@@ -41,3 +45,64 @@ def test_serve_rights_hold_over_transports(tmp_path, transport):
             with pytest.raises(Denied):
                 remote.submit(observed(2).raw)
         assert server.stop() == 0
+
+
+@pytest.mark.timeout(300)
+def test_serve_shows_peers_in_quarantine(tmp_path):
+    """--peer-trust asks peers for evidence; a revoked certificate is refused over HTTP, too."""
+    pki = init_authority(tmp_path / "pki", "ropewalk", datetime.now(UTC))
+    digests = {name: pki.issue(name, hosts).sha256 for name, hosts in CLIENTS.items()}
+    own, ada = files_of(pki.folder / "server"), files_of(pki.folder / "ada")
+    (tmp_path / "trust.json").write_text(
+        '{"block_signers":[],"bundle_signers":[],"policy_hash":null,"roots":[],"version":1}'
+    )
+    assert call(tmp_path, "init", str(tmp_path / "log.git")).returncode == 0
+    assert call(tmp_path, "ledger", "create", "--channel", "audit").returncode == 0
+    added = call(
+        tmp_path, "auth", "add", "ada", "--certificate-sha256", digests["ada"],
+        "--right", "ledger/audit:read", "--file", "auth.json",
+    )  # fmt: skip
+    assert added.returncode == 0, added.stderr
+    options = (
+        "--auth", "auth.json", "--tls-cert", str(own.certificate), "--tls-key", str(own.key),
+        "--client-ca", str(own.roots), "--crl", str(pki.folder / "crl.pem"), "--grpc", "127.0.0.1:0",
+        "--peer-trust", "trust.json",
+    )  # fmt: skip
+    with serving(tmp_path, *options) as server:
+        with pytest.raises(Quarantined, match="no report of hardware"):
+            connect_channel(server.facts["grpc"], "audit", files=ada)
+        context = ssl.create_default_context(cafile=str(ada.roots))
+        context.load_cert_chain(ada.certificate, ada.key)
+        secure = http.client.HTTPSConnection(server.host, server.port, timeout=LIMIT_S, context=context)
+
+        def get(path: str) -> tuple[int, bytes]:
+            secure.request("GET", path)
+            answer = secure.getresponse()
+            return answer.status, answer.read()
+
+        status, body = get("/api/v1/peers")
+        (held,) = json.loads(body)["quarantined"]
+        assert status == 200 and held["channel"] == "audit" and "no report" in held["reason"]
+        assert b"ropewalk_quarantined_peers 1.0" in get("/metrics")[1]
+        pki.revoke("ada")
+        until(lambda: get("/api/v1/peers")[0] == 401)  # on the same connection
+        secure.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_serve_seals_answers_by_command(tmp_path):
+    pki = init_authority(tmp_path / "pki", "ropewalk", datetime.now(UTC))
+    for name, hosts in CLIENTS.items():
+        pki.issue(name, hosts)
+    own = files_of(pki.folder / "server")
+    assert call(tmp_path, "init", str(tmp_path / "log.git")).returncode == 0
+    assert call(tmp_path, "ledger", "create", "--channel", "audit").returncode == 0
+    options = (
+        "--tls-cert", str(own.certificate), "--tls-key", str(own.key), "--client-ca", str(own.roots),
+        "--quic", "127.0.0.1:0", "--attest-command", "false",
+    )  # fmt: skip
+    with serving(tmp_path, *options) as server, pytest.raises(Unavailable, match="gave no evidence"):
+        connect_channel(server.facts["quic"], "audit", files=files_of(pki.folder / "ada"))
+    refused = call(tmp_path, "serve", "--port", "0", "--attest-command", "false")
+    assert refused.returncode == 2 and b"--grpc or --quic" in refused.stderr

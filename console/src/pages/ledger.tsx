@@ -18,6 +18,25 @@ export function Ledger({ rest, overview }: { rest: string[]; overview?: Overview
   return <Channel channel={channel} />;
 }
 
+interface Peers { transports: Record<string, string>; sessions: number; quarantined: { peer: string; channel: string; reason: string; since_ns: number }[] }
+
+/** Sessions over gRPC and QUIC; nothing where neither is served. */
+function PeersCard() {
+  const peers = useData<Peers>("/peers", {}, 3_000).data;
+  if (!peers || !Object.keys(peers.transports).length) return null;
+  const held = peers.quarantined;
+  return (
+    <Card title="Peers" note={`${Object.values(peers.transports).map(plain).join(", ")}; ${count(peers.sessions)} sessions open`} actions={<Badge state={held.length ? "failed" : "passed"} text={held.length ? `${held.length} in quarantine` : "none in quarantine"} />}>
+      {!!held.length && (
+        <div class="scroll" tabIndex={0}><table>
+          <thead><tr><th>Peer</th><th>Channel</th><th>Refused because</th><th>Since</th></tr></thead>
+          <tbody>{held.map((each) => <tr><td><Hash text={each.peer} label="peer" length={24} /></td><td><a href={to.channel(each.channel)}>{plain(each.channel)}</a></td><td>{plain(each.reason)}</td><td><Time ms={each.since_ns / 1e6} both /></td></tr>)}</tbody>
+        </table></div>
+      )}
+    </Card>
+  );
+}
+
 function Channels({ overview }: { overview?: Overview }) {
   const found = overview?.logs.filter((each) => engineOf(each.log) === "ledger");
   return (
@@ -36,6 +55,7 @@ function Channels({ overview }: { overview?: Overview }) {
           </table></div>
         </Card>
       )}
+      <PeersCard />
     </>
   );
 }

@@ -8,6 +8,7 @@ from functools import partial
 from ropewalk.errors import RateLimited, Unavailable, Usage
 from ropewalk.ledger.remote.conversation import Peer
 from ropewalk.ledger.remote.negotiate import FEATURES
+from ropewalk.ledger.remote.quarantine import Quarantine
 from ropewalk.ledger.remote.server import LedgerServer, is_loopback
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.tls import TlsFiles
@@ -23,6 +24,8 @@ def ledger_server(node: ServerNode) -> LedgerServer | None:
     wanted = {"--grpc": settings.grpc, "--quic": settings.quic}
     named = [name for name, address in wanted.items() if address is not None]
     if not named:
+        if settings.peer_trust is not None or settings.attest is not None:
+            raise Usage("--peer-trust and --attest-command are for peers over --grpc or --quic")
         return None
     tls = settings.tls
     if tls is None or tls.client_ca is None:
@@ -44,6 +47,8 @@ def ledger_server(node: ServerNode) -> LedgerServer | None:
         grpc=settings.grpc,
         quic=settings.quic,
         limits=ConnectionLimits(SESSIONS_MAX),
+        attest=settings.attest,
+        quarantine=Quarantine(settings.peer_trust),
         rights=partial(rights_of, node),
         leases=node.door,
     )

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.remote.negotiate import Attest
 
 PORT: Final = 7480
 BODY_BYTES_MAX: Final = 16 << 20
@@ -36,6 +38,8 @@ class Settings:
     console: bool = True
     grpc: tuple[str, int] | None = None
     quic: tuple[str, int] | None = None
+    peer_trust: Trust | None = None  # what the evidence of ledger peers must satisfy
+    attest: Attest | None = None  # seals our answers to negotiations
     otel: str | None = None  # base URL of an OTLP/HTTP collector
     warehouse: Path | None = None  # of `pipeline ingest`
     hosts: tuple[str, ...] = ()  # names by which clients may call the server, in addition to its address

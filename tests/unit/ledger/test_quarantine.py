@@ -89,6 +89,8 @@ def test_stale_peer_is_quarantined_until_fresh(tmp_path):
             with pytest.raises(Quarantined):  # replication is held back, too
                 await drifting.read_blocks(0)
             assert set(quarantine.peers) == {NODE.public.did()}
+            held = quarantine.peers[NODE.public.did()]
+            assert (held.channel, held.since_ns) == ("audit", clock.now)
             assert (await healthy.submit(observed(4).raw)).index == 0  # negotiated again by itself
             assert healthy.connections == 2
             fresh = True
@@ -139,7 +141,7 @@ def test_changed_policy_ends_sessions(tmp_path):
 def test_quarantine_forgets_the_oldest():
     quarantine = Quarantine()
     for number in range(PEERS_MAX + 5):
-        quarantine.put(f"did:{number}", "stale")
+        quarantine.put(f"did:{number}", "stale", "audit", number)
     assert len(quarantine.peers) == PEERS_MAX and "did:4" not in quarantine.peers
 
 

@@ -87,6 +87,16 @@ def need_server() -> None:
     "--quic", metavar="HOST:PORT", help="Serve channels over QUIC (UDP), too; needs the three files."
 )
 @click.option(
+    "--peer-trust",
+    metavar="F",
+    help="Trust file that the evidence of gRPC and QUIC peers must satisfy; without, none is asked for.",
+)
+@click.option(
+    "--attest-command",
+    metavar="CMD",
+    help="Command that gets report data in hex on stdin and prints evidence of this server.",
+)
+@click.option(
     "--warehouse",
     metavar="DIR",
     help="Show the tables of `pipeline ingest` in DIR, and answer SQL over them.",
@@ -148,6 +158,8 @@ def watch_from(config: str | None) -> WatchConfig | None:
 
 def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
     """Return the settings: options over the configuration file."""
+    from ropewalk.cli.ledger.remote.remote import attest_by
+    from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.server.settings import Settings, TlsPaths, parse_config, server_options
 
     found = server_options(parse_input(config, parse_config)) if config is not None else {}
@@ -172,6 +184,10 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
         console=not options["no_console"],
         grpc=address_option(options["grpc"], "--grpc"),
         quic=address_option(options["quic"], "--quic"),
+        peer_trust=parse_input(options["peer_trust"], parse_trust)
+        if options["peer_trust"] is not None
+        else None,
+        attest=attest_by(options["attest_command"]),
         otel=options["otel"],
         warehouse=Path(options["warehouse"]) if options["warehouse"] is not None else None,
         **found,

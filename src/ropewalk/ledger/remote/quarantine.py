@@ -28,6 +28,16 @@ class Standing:
     peer: str
     policy_hash: str | None
     until_ns: int | None
+    channel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Why a peer is refused, which channel it asked for, and since when."""
+
+    reason: str
+    channel: str
+    since_ns: int
 
 
 @dataclass(slots=True)
@@ -36,41 +46,43 @@ class Quarantine:
 
     trust: Trust | None = None
     freshness_s: float = FRESHNESS_S
-    peers: dict[str, str] = field(default_factory=dict)
+    peers: dict[str, Held] = field(default_factory=dict)
 
-    def admit(self, peer: str, asked: Envelope, policy_hash: str | None, now_ns: int) -> Standing:
+    def admit(
+        self, peer: str, asked: Envelope, policy_hash: str | None, now_ns: int, channel: str = ""
+    ) -> Standing:
         """Judge an advertisement; raise Quarantined for a peer that has drifted."""
         named = capabilities_of(asked).policy_hash
         if named is not None and named != policy_hash:
-            raise self.put(
-                peer, f"its policy is {named[:16]}…, and the channel's is {str(policy_hash)[:16]}…"
-            )
+            reason = f"its policy is {named[:16]}…, and the channel's is {str(policy_hash)[:16]}…"
+            raise self.put(peer, reason, channel, now_ns)
         until_ns = None
         if self.trust is not None:
             status, detail = judge_report(asked, self.trust, now_ns)
             until_ns = fresh_until(asked, self.freshness_s)
             if status != "passed" or now_ns > until_ns:
-                raise self.put(peer, detail if status != "passed" else "its evidence is stale")
+                reason = detail if status != "passed" else "its evidence is stale"
+                raise self.put(peer, reason, channel, now_ns)
         self.peers.pop(peer, None)
-        return Standing(peer, policy_hash, until_ns)
+        return Standing(peer, policy_hash, until_ns, channel)
 
     def check(self, standing: Standing, policy_hash: str | None, now_ns: int) -> None:
         """Raise NegotiateAgain for a session whose evidence or policy is no longer the one it was opened with."""
         if standing.until_ns is not None and now_ns > standing.until_ns:
-            self.put(standing.peer, "its evidence is stale")
+            self.put(standing.peer, "its evidence is stale", standing.channel, now_ns)
             raise NegotiateAgain(
                 "the evidence of this session is stale", advice="Negotiate with fresh evidence."
             )
         if policy_hash != standing.policy_hash:
             raise NegotiateAgain("the policy of the channel has changed since this session was opened")
 
-    def put(self, peer: str, why: str) -> Quarantined:
+    def put(self, peer: str, reason: str, channel: str, now_ns: int) -> Quarantined:
         """Quarantine a peer; return the error that refuses it."""
-        self.peers.pop(peer, None)
-        self.peers[peer] = why
+        before = self.peers.pop(peer, None)
+        self.peers[peer] = Held(reason, channel, now_ns if before is None else before.since_ns)
         while len(self.peers) > PEERS_MAX:
             del self.peers[next(iter(self.peers))]
-        return Quarantined(f"{peer} is quarantined: {why}")
+        return Quarantined(f"{peer} is quarantined: {reason}")
 
 
 def judge_report(envelope: Envelope, trust: Trust | None, now_ns: int) -> tuple[str, str]:

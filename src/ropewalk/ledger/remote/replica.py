@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ropewalk.disk.durable import Disk
-from ropewalk.errors import Forked, HistoryRewritten, NotFound, SigInvalid, Unverified
+from ropewalk.errors import (
+    Forked,
+    HistoryRewritten,
+    NotFound,
+    RopewalkError,
+    SigInvalid,
+    Unavailable,
+    Unverified,
+)
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.channel.channel import Channel, OpenLog
@@ -30,6 +39,20 @@ WRITER_WAIT_S = 30.0  # two commands that pull at once stand in line this long
 
 
 @dataclass(frozen=True, slots=True)
+class SourceResult:
+    """One of several sources: where it ends, and how that relates to the replica after the pull."""
+
+    url: str
+    state: str  # equal, behind, forked, unavailable or failed
+    height: int | None = None
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As `ledger pull` prints it."""
+        return {"url": self.url, "state": self.state, "height": self.height, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelPullResult:
     """What a pull brought: how many blocks and envelopes, where the copy ends now, and whether it was made for it."""
 
@@ -40,6 +63,7 @@ class ChannelPullResult:
     made: bool
     signer: str
     replaced: str | None = None  # where the shorter history lies that gave way to a longer one
+    sources: tuple[SourceResult, ...] = ()  # of a pull from several
 
     def to_json(self) -> dict[str, Any]:
         """As `ledger pull` prints it."""
@@ -53,6 +77,7 @@ class ChannelPullResult:
             "made": self.made,
             "signer": self.signer,
             **({} if self.replaced is None else {"replaced": self.replaced}),
+            **({} if not self.sources else {"sources": [each.to_json() for each in self.sources]}),
         }
 
 
@@ -89,6 +114,107 @@ def pull_channel(
         if forks != "longest":
             raise
         return _take_longest(remote, home, channel, staged, told)
+
+
+Source = RemoteChannel | RopewalkError  # a source that could not be reached is its error
+
+
+def pull_from(
+    sources: Mapping[str, Source],
+    home: Path,
+    channel: str,
+    *,
+    trust: Trust | None = None,
+    told: Callable[[int], None] = lambda _height: None,
+    forks: str = "refuse",
+) -> ChannelPullResult:
+    """Fetch what the replica lacks from several servers: the longest first, each block verified.
+
+    All heads are asked for at once. A source that cannot be reached, or fails on the way, is passed over. Every other
+    source is then compared with the replica at the source's newest block, so that a fork is found and kept as evidence
+    also where it is shorter. What is wrong with a source is raised after all were asked; with `longest`, forks are
+    reported and not raised.
+    """
+    with ThreadPoolExecutor(len(sources)) as threads:
+        heads = dict(zip(sources, threads.map(_height, sources.values()), strict=True))
+    results, raised, pulled = dict[str, SourceResult](), list[RopewalkError](), list[ChannelPullResult]()
+    for url in sorted(sources, key=lambda each: _rank(heads[each]), reverse=True):
+        remote, height = sources[url], heads[url]
+        try:
+            if isinstance(remote, RopewalkError):
+                raise remote
+            if isinstance(height, RopewalkError):
+                raise height
+            if not _is_here(remote, home, channel, height):
+                pulled.append(pull_channel(remote, home, channel, trust=trust, told=told, forks=forks))
+                _is_here(remote, home, channel, height)  # Forked if ours is longer and stays
+            state, detail = "equal", ""
+        except Unavailable as error:
+            state, detail = "unavailable", error.detail
+        except RopewalkError as error:
+            state, detail = "forked" if isinstance(error, Forked) else "failed", error.detail
+            if state == "failed" or forks != "longest":
+                raised.append(error)
+        results[url] = SourceResult(url, state, height if isinstance(height, int) else None, detail)
+    if raised:
+        raise raised[0]
+    if all(each.state == "unavailable" for each in results.values()):
+        raise Unavailable(
+            f"none of {len(sources)} sources can be reached: {next(iter(results.values())).detail}"
+        )
+    with Channel(home, channel) as reading:
+        head, signer = reading.head(), reading.settings.signer.did()
+    if head.height and all((each.height or 0) < head.height - 1 for each in results.values()):
+        raise HistoryRewritten(
+            f"no source has block {head.height - 1} of channel {channel}, which is here",
+            advice="They lost blocks, or are not the ones that were copied. Nothing was changed here.",
+        )
+    ends = {
+        url: replace(each, state="behind")
+        for url, each in results.items()
+        if each.state == "equal" and (each.height is None or each.height < head.height - 1)
+    }
+    return ChannelPullResult(
+        channel,
+        sum(each.blocks for each in pulled),
+        sum(each.envelopes for each in pulled),
+        head,
+        any(each.made for each in pulled),
+        signer,
+        next((each.replaced for each in pulled if each.replaced is not None), None),
+        tuple((results | ends)[url] for url in sources),
+    )
+
+
+def _height(remote: Source) -> int | RopewalkError | None:
+    """Height of the newest block of a source, None for a channel without blocks, or why it does not answer."""
+    try:
+        found = None if isinstance(remote, RopewalkError) else remote.head().get("height")
+    except RopewalkError as error:
+        return error
+    return found if isinstance(found, int) else None
+
+
+def _rank(height: int | RopewalkError | None) -> int:
+    return height if isinstance(height, int) else -1
+
+
+def _is_here(remote: RemoteChannel, home: Path, channel: str, height: int | None) -> bool:
+    """Whether the newest block of a source is in the replica; Forked if another one is, and both are kept."""
+    try:
+        with Channel(home, channel) as reading:
+            count = reading.head().height
+            if height is None or height >= count:
+                return height is None and count > 0
+            ours = reading.index.block_hash(height)
+    except NotFound:
+        return False
+    for _, lines in remote.blocks(height, height):
+        block = Block.from_lines(lines)
+        if block.hash != ours:
+            with OpenReplica(Channel(home, channel), wait_s=WRITER_WAIT_S) as copy:
+                copy.log.insert(block)  # verifies it, keeps both sides and raises
+    return True
 
 
 def _take_longest(

@@ -242,7 +242,7 @@ class LedgerServer:
 
     def admit(self, peer: str, asked: Envelope, lease: WriterLease) -> Standing:
         """Judge the evidence and the policy of a peer; Quarantined if they have drifted."""
-        return self.quarantine.admit(peer, asked, _policy_hash(lease), self._now_ns())
+        return self.quarantine.admit(peer, asked, _policy_hash(lease), self._now_ns(), lease.channel)
 
     def check_standing(self, standing: Standing, lease: WriterLease) -> None:
         """Raise NegotiateAgain if a session is out of date."""

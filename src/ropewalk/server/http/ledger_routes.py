@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -65,6 +66,22 @@ async def list_channels(request: Asked) -> Response[models.Channels]:
     node, identity = node_of(request), identity_of(request)
     found = await node.read(channels, node.place.home)
     return reply({"channels": [each for each in found if identity.may("read", f"ledger/{each}")]})
+
+
+@get("/peers")
+async def list_peers(request: Asked) -> Response[models.LedgerPeers]:
+    """List the gRPC and QUIC peers in quarantine, of the channels that the caller may read."""
+    node, identity = node_of(request), identity_of(request)
+    served = node.transports
+    held = served.quarantine.peers if served is not None else {}
+    rows = [{"peer": peer, **asdict(each)} for peer, each in held.items()]
+    return reply(
+        {
+            "transports": served.urls if served is not None else {},
+            "sessions": len(served.sessions) if served is not None else 0,
+            "quarantined": [row for row in rows if identity.may("read", f"ledger/{row['channel']}")],
+        }
+    )
 
 
 @get("/channels/{channel:str}")
@@ -316,6 +333,7 @@ ROUTES = Router(
     "/",
     route_handlers=[
         list_channels,
+        list_peers,
         show_channel,
         read_blocks,
         append_envelopes,

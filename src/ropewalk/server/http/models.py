@@ -137,6 +137,23 @@ class ChannelFacts(Struct):
     policy_hash: str | None
 
 
+class QuarantinedPeer(Struct):
+    """A ledger peer that gets no session until it shows fresh evidence or the right policy."""
+
+    peer: str
+    channel: str
+    reason: str
+    since_ns: int
+
+
+class LedgerPeers(Struct):
+    """Sessions over gRPC and QUIC, where they are served, and the peers in quarantine."""
+
+    transports: dict[str, str]
+    sessions: int
+    quarantined: list[QuarantinedPeer]
+
+
 class StoredBlock(Struct):
     """A block with its envelopes."""
 

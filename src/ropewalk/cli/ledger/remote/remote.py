@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.common.command import Command, counting, emit, parse_input, say
+from ropewalk.cli.common.command import Command, answer_line, counting, emit, parse_input, say
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import flag, option, repeated, required
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
@@ -17,8 +17,10 @@ from ropewalk.cli.common.tls_options import address_option, tls_files, tls_optio
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
+    from ropewalk.errors import RopewalkError
     from ropewalk.kernel.keys import SigningKey
     from ropewalk.ledger.remote.negotiate import Attest
+    from ropewalk.ledger.remote.replica import ChannelPullResult
     from ropewalk.ledger.remote.server import LedgerServer
     from ropewalk.ledger.remote.sync_client import RemoteChannel
 
@@ -209,29 +211,36 @@ def _client_options(command: F) -> F:
     return command
 
 
-def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool = False) -> RemoteChannel:
-    """Connect. With --retry or `patient`, also wait for a server that is about to start."""
+def _connection(options: dict[str, Any], *, patient: bool = False, single: bool = True) -> dict[str, Any]:
+    """Return the options of `connect_channel`. With --retry or `patient`, also wait for a server about to start.
+
+    Of several servers none is waited for: the others are there.
+    """
     from click.core import ParameterSource
 
     from ropewalk.ledger.proof.trust import parse_trust
-    from ropewalk.ledger.remote.sync_client import connect_channel
 
     files = tls_files(options, "--server-ca")
-    trust, key, retry_s = options["trust"], options["key"], options["retry"]
+    trust, key, retry_s = options["trust"], options["key"], options["retry"] if single else 0.0
     patient |= click.get_current_context().get_parameter_source("retry") is not ParameterSource.DEFAULT
-    remote = connect_channel(
-        url,
-        channel,
-        files=files,
-        key=signing_key(key) if key is not None else None,
-        trust=parse_input(trust, parse_trust) if trust is not None else None,
-        compression=("zstd", "none") if options["compress"] else ("none", "zstd"),
-        retry_s=retry_s,
-        first_s=retry_s if patient else 0.0,
-        attest=attest_by(options["attest_command"]),
-        attested=options["attested"],
-        told=lambda error: say(f"{printable(error.detail)}; retrying for {retry_s:g} s"),
-    )
+    return {
+        "files": files,
+        "key": signing_key(key) if key is not None else None,
+        "trust": parse_input(trust, parse_trust) if trust is not None else None,
+        "compression": ("zstd", "none") if options["compress"] else ("none", "zstd"),
+        "retry_s": retry_s,
+        "first_s": retry_s if patient else 0.0,
+        "attest": attest_by(options["attest_command"]),
+        "attested": options["attested"],
+        "told": lambda error: say(f"{printable(error.detail)}; retrying for {retry_s:g} s"),
+    }
+
+
+def _connected(url: str, channel: str, connection: dict[str, Any]) -> RemoteChannel:
+    """Connect, and say which transports were passed over."""
+    from ropewalk.ledger.remote.sync_client import connect_channel
+
+    remote = connect_channel(url, channel, **connection)
     for name, error in remote.missed.items():
         served = "; the server says that it serves it" if name in remote.downgraded else ""
         say(
@@ -267,13 +276,15 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
     if jsonl:
         with ExitStack() as stack:
             code = answer_lines(
-                file, lambda: stack.enter_context(_connected(url, channel, options)), stop_on_error
+                file,
+                lambda: stack.enter_context(_connected(url, channel, _connection(options))),
+                stop_on_error,
             )
         if code:
             raise click.exceptions.Exit(code)
         return
     raw = parse_input(file, check_envelope, limit=LINE_BYTES_MAX)
-    with _connected(url, channel, options) as remote:
+    with _connected(url, channel, _connection(options)) as remote:
         receipt = remote.submit(raw)
         emit(receipt.to_json(), receipt_line(receipt))
 
@@ -283,9 +294,10 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
     cls=Command,
     epilog="Examples:\n  ropewalk ledger pull tcp://127.0.0.1:7400 --channel audit --trust trust.json\n"
     "  ropewalk ledger pull tls://ledger.example:7400 --channel audit --follow --json \\\n"
-    "      --tls-cert me.pem --tls-key me.key --server-ca ca.pem\n",
+    "      --tls-cert me.pem --tls-key me.key --server-ca ca.pem\n"
+    "  ropewalk ledger pull quic://a.example:7400 quic://b.example:7400 --channel audit --forks longest --tls pki/me\n",
 )
-@click.argument("url")
+@click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @flag("--follow", "Keep running and fetch new blocks; print a result whenever there are some.")
 @option(
     "--every", "SECONDS", "With --follow: polling interval.", type=click.FloatRange(min=0.05), default=1.0
@@ -298,36 +310,80 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
     default="refuse",
 )
 @_client_options
-def pull(url: str, channel: str, follow: bool, every: float, forks: str, **options: Any) -> None:
+def pull(urls: tuple[str, ...], channel: str, follow: bool, every: float, forks: str, **options: Any) -> None:
     """Copy a channel at URL into this repository: fetch missing blocks, and verify them.
 
     Every block is verified before it is stored: signature, contents, link to its parent, and all eight rules for each
     envelope. The replica can be read, proved and verified like any channel, but not appended to. Without --trust, the
     key that the server names is trusted on first use.
+
+    Several URLs are sources of one channel: the longest history is fetched first, and the newest block of each of the
+    others is compared with it. A source that cannot be reached is passed over.
     """
     from ropewalk.cli.common.hangup import Hangup
-    from ropewalk.ledger.proof.trust import parse_trust
-    from ropewalk.ledger.remote.replica import pull_channel
+    from ropewalk.ledger.remote.replica import pull_channel, pull_from
 
     home = here().home
-    trust = parse_input(options["trust"], parse_trust) if options["trust"] is not None else None
+    urls = tuple(dict.fromkeys(urls))
+    connection = _connection(options, patient=follow, single=len(urls) == 1)
+    rules = {"trust": connection["trust"], "forks": forks}
     gone = Hangup()
-    with _connected(url, channel, options, patient=follow) as remote:
+    with ExitStack() as stack:
+        found: dict[str, RemoteChannel | RopewalkError] = {}
+        if len(urls) == 1:
+            found[urls[0]] = stack.enter_context(_connected(urls[0], channel, connection))
+        said: dict[str, str] = {}
         first = True
         while first or (follow and not gone.wait(every)):
+            if len(urls) > 1:
+                _reach(urls, channel, connection, found, stack)
             with counting(f"pulling {channel}", "blocks") as told:
-                pulled = pull_channel(remote, home, channel, trust=trust, told=told, forks=forks)
-            if pulled.replaced is not None:
-                say(f"the server has a longer history; the one that was here lies in {pulled.replaced}")
-            if pulled.made and trust is None:
-                say(f"trusted {pulled.signer} as the key of {channel} on first use; pin it with --trust")
-            if first or pulled.blocks:
-                place = f"height={pulled.to_json()['height']}" if pulled.head.height else "empty"
-                line = f"ok  {channel}  blocks={pulled.blocks} envelopes={pulled.envelopes} {place}"
-                if follow:
-                    from ropewalk.cli.common.command import answer_line
-
-                    answer_line(pulled.to_json(), line)
+                only = found[urls[0]]
+                if len(urls) == 1 and not isinstance(only, Exception):
+                    pulled = pull_channel(only, home, channel, told=told, **rules)
                 else:
-                    emit(pulled.to_json(), line)
+                    pulled = pull_from(found, home, channel, told=told, **rules)
+            for each in pulled.sources:
+                if each.state not in ("equal", "behind", said.get(each.url)):
+                    say(f"warning: {printable(each.url)} is {each.state}: {printable(each.detail)}")
+                said[each.url] = each.state
+            _say_pulled(pulled, connection["trust"] is None, follow, first)
             first = False
+
+
+def _reach(
+    urls: Sequence[str],
+    channel: str,
+    connection: dict[str, Any],
+    found: dict[str, RemoteChannel | RopewalkError],
+    stack: ExitStack,
+) -> None:
+    """Connect at once to all sources that are not connected yet."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ropewalk.errors import RopewalkError
+
+    def connect(url: str) -> RemoteChannel | RopewalkError:
+        try:
+            return _connected(url, channel, connection)
+        except RopewalkError as error:
+            return error
+
+    missing = [url for url in urls if url not in found or isinstance(found[url], RopewalkError)]
+    with ThreadPoolExecutor(len(urls)) as threads:
+        for url, remote in zip(missing, threads.map(connect, missing), strict=True):
+            found[url] = remote if isinstance(remote, RopewalkError) else stack.enter_context(remote)
+
+
+def _say_pulled(pulled: ChannelPullResult, first_use: bool, follow: bool, first: bool) -> None:
+    if pulled.replaced is not None:
+        say(f"the server has a longer history; the one that was here lies in {pulled.replaced}")
+    if pulled.made and first_use:
+        say(f"trusted {pulled.signer} as the key of {pulled.channel} on first use; pin it with --trust")
+    if first or pulled.blocks:
+        place = f"height={pulled.to_json()['height']}" if pulled.head.height else "empty"
+        line = f"ok  {pulled.channel}  blocks={pulled.blocks} envelopes={pulled.envelopes} {place}"
+        if follow:
+            answer_line(pulled.to_json(), line)
+        else:
+            emit(pulled.to_json(), line)
