@@ -22,7 +22,7 @@ __all__ = ["PAGE", "commands", "main", "render"]
 
 PAGE = Path(__file__).resolve().parent / "reference" / "cli.md"
 WIDTH = 10_000  # the page wraps for itself; a terminal's width must not reach it
-EVERYWHERE = ("--repo", "--json", "--help")  # said once at the top
+EVERYWHERE = ("--repo", "--json", "--help", "--passphrase-file")  # said once at the top
 
 INTRO = """\
 # Commands

@@ -11,6 +11,7 @@ import click
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE / "man" / "ropewalk.1"
+EVERYWHERE = {"--repo", "--json", "--help", "--debug", "--passphrase-file"}
 commands = runpy.run_path(str(HERE / "generate_cli.py"))["commands"]
 
 
@@ -31,7 +32,7 @@ def render() -> str:
         lines += [f'.SS "{_text(usage)}"', *_paragraphs(command.help or "")]
         for param in command.get_params(context):
             record = param.get_help_record(context) if isinstance(param, click.Option) else None
-            if record is not None and not set(param.opts) & {"--repo", "--json", "--help", "--debug"}:
+            if record is not None and not set(param.opts) & EVERYWHERE:
                 lines += [".TP", f".B {_text(record[0])}", _text(record[1])]
         if command.epilog:
             lines += [".PP", ".nf", *map(_text, command.epilog.strip("\n").split("\n")), ".fi"]

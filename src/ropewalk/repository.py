@@ -231,10 +231,13 @@ class Repository(Closing):
         self.check_open()
         return verify_all(self._place, ns, deep=deep, trust=trust)
 
-    def key(self, name: str = NODE_KEY) -> SigningKey:
-        """Return a signing key kept in this repository; default: its own key, made by `init`."""
+    def key(self, name: str = NODE_KEY, *, passphrase: bytes | None = None) -> SigningKey:
+        """Return a signing key kept in this repository; default: its own key, made by `init`.
+
+        `passphrase` opens an encrypted key, which then stays open for this process: appends find it too.
+        """
         self.check_open()
-        return key_files.load_signing(self._place.keys, name)
+        return key_files.load_signing(self._place.keys, name, passphrase)
 
     # Closing
 

@@ -119,10 +119,11 @@ def _look_at_keys(folder: Path) -> str:
 
     found = key_files.ls(folder)
     for each in found:
-        mode = (folder / f"{each.name}.json").stat().st_mode & 0o777
-        if mode & 0o077:
-            raise RopewalkError(f"key {each.name} has mode {mode:o}; others can read it: chmod 600")
-    return f"{len(found)} that only you can read"
+        path = folder / f"{each.name}.json"
+        with path.open("rb") as stream:
+            key_files.check_private(stream.fileno(), path)
+    plain = sum(each.protection == "none" for each in found)
+    return f"{len(found)} that only you can read, {plain} without a passphrase"
 
 
 def _repository() -> Iterator[Step]:

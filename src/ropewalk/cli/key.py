@@ -1,4 +1,4 @@
-"""`ropewalk key`: create, list and show keys. A private key is never printed."""
+"""`ropewalk key`: create, list, show and encrypt keys. A private key is never printed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.command import Group, emit, session
 from ropewalk.cli.common.locations import key_folder, key_folders
+from ropewalk.cli.common.options import option
+from ropewalk.cli.common.passphrase import new_passphrase
 
 if TYPE_CHECKING:
     from ropewalk.disk.key_files import KeyFile
@@ -19,16 +21,21 @@ ALGORITHMS = ("ed25519", "p256", "secp256k1", "xchacha20poly1305")
 
 @click.group("key", cls=Group, epilog="Examples:\n  ropewalk key new ada\n  ropewalk key show ada --did\n")
 def key() -> None:
-    """Create, list and show keys.
+    """Create, list, show and encrypt keys.
 
-    Private keys are files of mode 0600 in the user's configuration directory ($ROPEWALK_CONFIG overrides it).
+    Private keys are files of mode 0600 in the user's configuration directory ($ROPEWALK_CONFIG overrides it). The
+    passphrase of an encrypted key comes from --passphrase-file, $ROPEWALK_PASSPHRASE_FILE, $ROPEWALK_PASSPHRASE, or the
+    terminal.
     """
+
+
+new_passphrase_option = option("--new-passphrase-file", "F", "File with the new passphrase.")
 
 
 @key.command(
     "new",
     epilog="Examples:\n  ropewalk key new ada\n  ropewalk key new vault --alg xchacha20poly1305\n"
-    "  ropewalk key new ada --if-missing\n",
+    "  ropewalk key new ada --if-missing\n  ropewalk key new ada --encrypt\n",
 )
 @click.argument("name")
 @click.option("--alg", type=click.Choice(ALGORITHMS), default="ed25519", help="Key algorithm.")
@@ -37,7 +44,9 @@ def key() -> None:
     is_flag=True,
     help="Keep an existing key of the same name and algorithm instead of failing.",
 )
-def new(name: str, alg: str, if_missing: bool) -> None:
+@click.option("--encrypt", is_flag=True, help="Encrypt the key with a passphrase.")
+@new_passphrase_option
+def new(name: str, alg: str, if_missing: bool, encrypt: bool, new_passphrase_file: str | None) -> None:
     """Create the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers.
 
     An existing key is never overwritten: the command ends with exit code 4.
@@ -46,9 +55,12 @@ def new(name: str, alg: str, if_missing: bool) -> None:
     from ropewalk.errors import Conflict
 
     folder, kept = key_folders(name), False
+    passphrase = None
+    if (encrypt or new_passphrase_file) and not (folder / f"{name}.json").exists():
+        passphrase = new_passphrase(session(), name, new_passphrase_file, change=False)
     try:
         key = key_files.make(
-            folder, name, cast(key_files.KeyAlgorithm, alg), os.urandom(key_files.SECRET_BYTES)
+            folder, name, cast(key_files.KeyAlgorithm, alg), os.urandom(key_files.SECRET_BYTES), passphrase
         )
     except Conflict:
         if not if_missing:
@@ -61,7 +73,36 @@ def new(name: str, alg: str, if_missing: bool) -> None:
                 advice="Keys are never overwritten: choose another name, or use the existing key with --alg.",
             ) from None
     known = "  (it was there already)" if kept else ""
-    emit({**_shown(key), "kept": kept}, f"ok  {key.name}  {key.alg}  {_public_text(key)}{known}")
+    emit({**_shown(key), "kept": kept}, f"{_done(key)}{known}")
+
+
+@key.command("encrypt", epilog="Examples:\n  ropewalk key encrypt ada\n  ropewalk key encrypt node\n")
+@click.argument("name")
+@new_passphrase_option
+def encrypt_(name: str, new_passphrase_file: str | None) -> None:
+    """Encrypt the key NAME with a passphrase, or change its passphrase.
+
+    The file is replaced and the old one overwritten. Backups and copies of the old file are not encrypted.
+    """
+    from ropewalk.disk import key_files
+
+    folder = key_folders(name)
+    change = key_files.read(folder, name).protection == "passphrase"
+    if change:
+        key_files.load_secret(folder, name)  # ask for the old passphrase first
+    new = new_passphrase(session(), name, new_passphrase_file, change=change)
+    found = key_files.protect(folder, name, new)
+    emit(_shown(found), _done(found))
+
+
+@key.command("decrypt", epilog="Examples:\n  ropewalk key decrypt ada --passphrase-file ada.pass\n")
+@click.argument("name")
+def decrypt(name: str) -> None:
+    """Store the key NAME without a passphrase. Only the mode of its file protects it then."""
+    from ropewalk.disk import key_files
+
+    found = key_files.protect(key_folders(name), name, None)
+    emit(_shown(found), _done(found))
 
 
 @key.command("ls", epilog="Examples:\n  ropewalk key ls --json\n")
@@ -72,7 +113,7 @@ def ls() -> None:
     found = key_files.ls(key_folder())
     emit(
         {"keys": [_shown(each) for each in found]},
-        (f"{each.name:<20} {each.alg:<18} {_public_text(each)}" for each in found),
+        (f"{each.name:<20} {each.alg:<18} {_public_text(each)}{_how(each)}" for each in found),
         "no keys yet; make one with `ropewalk key new NAME`",
     )
 
@@ -100,14 +141,26 @@ def show(name: str, form: str | None) -> None:
 
         emit(_shown(found), lambda: jcs.encode(_shown(found)["public"]).decode())
     else:
-        emit(_shown(found), lambda: "\n".join(f"{k:8}{v}" for k, v in _shown(found).items() if k != "public"))
+        emit(
+            _shown(found), lambda: "\n".join(f"{k:<12}{v}" for k, v in _shown(found).items() if k != "public")
+        )
 
 
 def _shown(found: KeyFile) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": found.name, "alg": found.alg, "key_id": found.key_id}
+    if found.protection != "none":
+        shown["protection"] = found.protection
     if found.public is not None:
         shown |= {"did": found.public.did(), "public": found.public.to_json()}
     return shown
+
+
+def _done(found: KeyFile) -> str:
+    return f"ok  {found.name}  {found.alg}  {_public_text(found)}{_how(found)}"
+
+
+def _how(found: KeyFile) -> str:
+    return {"none": "", "passphrase": "  (encrypted)"}[found.protection]
 
 
 def _public_text(found: KeyFile) -> str:

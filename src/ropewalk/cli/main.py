@@ -6,11 +6,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
 from ropewalk import __version__
 from ropewalk.cli.common.command import Group, Session, drop_output, fail, from_os_error, say
+from ropewalk.cli.common.passphrase import current_passphrase, take_from_environment
+from ropewalk.disk.key_encryption import passphrase_source
 from ropewalk.errors import RopewalkError, Usage
 
 INTERRUPTED = 130
@@ -87,6 +90,8 @@ def run(arguments: Sequence[str]) -> int:
     0
     """
     session = Session()
+    take_from_environment()
+    passphrase_source(partial(current_passphrase, session))
     color = False if os.environ.get("NO_COLOR") else None
     try:
         # With standalone_mode off, click returns the code of an Exit instead of raising it.

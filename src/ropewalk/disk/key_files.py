@@ -1,7 +1,8 @@
 """Private keys as files of mode 0600, one JSON object each, never overwritten.
 
 A file is `{"version":1,"alg","secret"}` and, for keys that sign, `"public_key"`, so that a listing need not touch
-a signing library. Secrets are hex and leave this module only inside a key object.
+a signing library. Secrets are hex and leave this module only inside a key object. `key_encryption` has the form of
+an encrypted key. A file that others can read or write is never used to sign or open anything.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, BinaryIO, Literal, cast, get_args
 
-from ropewalk.disk.durable import read_file, sync, sync_folder
+from ropewalk.disk import key_encryption
+from ropewalk.disk.durable import open_file, sync, sync_folder
 from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound, Unavailable
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
 
 KeyAlgorithm = Literal["ed25519", "p256", "secp256k1", "xchacha20poly1305"]
+Protection = Literal["none", "passphrase"]
 ALGORITHMS: tuple[KeyAlgorithm, ...] = get_args(KeyAlgorithm)
 SEALING = "xchacha20poly1305"
 SECRET_BYTES = 32
@@ -35,19 +40,23 @@ class KeyFile:
     alg: KeyAlgorithm
     key_id: str
     public: PublicKey | None
+    protection: Protection = "none"
 
 
-def make(folder: Path, name: str, alg: KeyAlgorithm, entropy: bytes) -> KeyFile:
+def make(
+    folder: Path, name: str, alg: KeyAlgorithm, entropy: bytes, passphrase: bytes | None = None
+) -> KeyFile:
     """Write a new key made from 32 bytes of entropy; a name that is taken is refused."""
     path = _path(folder, name)
     if alg == SEALING:
-        document = {"version": 1, "alg": alg, "secret": SealingKey(entropy).secret.hex()}
+        secret, public = SealingKey(entropy).secret, None
     else:
         key = SigningKey.generate(cast(Algorithm, alg), entropy)
-        document = {"version": 1, "alg": alg, "secret": key.secret.hex(), "public_key": key.public.raw.hex()}
+        secret, public = key.secret, key.public.raw
+    raw = _encode(alg, secret, public, passphrase)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_new(path, json.dumps(document, separators=(",", ":")).encode() + b"\n")
+        _write_new(path, raw)
     except FileExistsError as error:
         raise Conflict(
             f'a key "{name}" exists already',
@@ -59,15 +68,33 @@ def make(folder: Path, name: str, alg: KeyAlgorithm, entropy: bytes) -> KeyFile:
     return read(folder, name)
 
 
+def protect(folder: Path, name: str, new: bytes | None, old: bytes | None = None) -> KeyFile:
+    """Encrypt a key with the passphrase `new`, or store it without one if that is None.
+
+    `old` opens a key that is encrypted. The file is replaced whole; the old one is written over afterwards.
+    """
+    path = _path(folder, name)
+    secret = load_secret(folder, name, old)
+    document = _document(folder, name)
+    alg = cast(KeyAlgorithm, document["alg"])
+    public = bytes.fromhex(document["public_key"]) if alg != SEALING else None
+    raw = _encode(alg, secret, public, new)
+    try:
+        with path.open("r+b") as before:
+            _write_new(path, raw, replace=True)
+            _write_over(before)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+    return read(folder, name)
+
+
 def destroy(folder: Path, name: str) -> None:
     """Take a key away for good. It is written over first, which helps on disks that write in place."""
     path = _path(folder, name)
     _document(folder, name)
     try:
         with path.open("r+b") as stream:
-            stream.write(bytes(path.stat().st_size))
-            stream.flush()
-            sync(stream.fileno())
+            _write_over(stream)
         path.unlink()
         sync_folder(folder)
     except OSError as error:
@@ -85,34 +112,81 @@ def read(folder: Path, name: str) -> KeyFile:
     """What may be shown of one key."""
     document = _document(folder, name)
     alg = cast(KeyAlgorithm, document["alg"])
+    protection: Protection = "passphrase" if "encrypted" in document else "none"
     if alg == SEALING:
-        # An id of a symmetric key must not help to guess it: a tagged hash of 256 random bits does not.
-        return KeyFile(name, alg, tagged(Tag.KEY_ID, bytes.fromhex(document["secret"])).hex()[:16], None)
+        return KeyFile(name, alg, document.get("key_id") or _sealing_id(document["secret"]), None, protection)
     try:
         public = PublicKey(cast(Algorithm, alg), bytes.fromhex(document["public_key"]))
     except InvalidKey as error:
         raise _damaged(_path(folder, name)) from error
-    return KeyFile(name, alg, tagged(Tag.KEY_ID, public.raw).hex()[:16], public)
+    return KeyFile(name, alg, tagged(Tag.KEY_ID, public.raw).hex()[:16], public, protection)
 
 
-def load_signing(folder: Path, name: str) -> SigningKey:
-    """The signing key of that name."""
-    document = _document(folder, name)
+def load_signing(folder: Path, name: str, passphrase: bytes | None = None) -> SigningKey:
+    """Return the signing key of that name. Every signature of a stored key goes through here.
+
+    An encrypted key is opened with `passphrase`, or with the one of the process's source; once opened, it stays open
+    for the process.
+    """
+    document = _document(folder, name, private=True)
     if document["alg"] == SEALING:
         raise InvalidKey(f'key "{name}" seals pointers and cannot sign', alg=SEALING)
-    return SigningKey(cast(Algorithm, document["alg"]), bytes.fromhex(document["secret"]))
+    key = SigningKey(cast(Algorithm, document["alg"]), _secret(document, name, passphrase))
+    if key.public.raw.hex() != document["public_key"]:
+        raise _damaged(_path(folder, name))
+    return key
 
 
-def load_sealing(folder: Path, name: str) -> SealingKey:
-    """The symmetric key of that name."""
-    document = _document(folder, name)
+def load_secret(folder: Path, name: str, passphrase: bytes | None = None) -> bytes:
+    """Return the secret of a key of any kind, to store it again."""
+    return _secret(_document(folder, name, private=True), name, passphrase)
+
+
+def load_sealing(folder: Path, name: str, passphrase: bytes | None = None) -> SealingKey:
+    """Return the symmetric key of that name."""
+    document = _document(folder, name, private=True)
     if document["alg"] != SEALING:
         raise InvalidKey(
             f'key "{name}" is a {document["alg"]} signing key and cannot seal',
             alg=document["alg"],
             advice=f"Make one with `ropewalk key new NAME --alg {SEALING}`.",
         )
-    return SealingKey(bytes.fromhex(document["secret"]))
+    return SealingKey(_secret(document, name, passphrase))
+
+
+def _encode(alg: KeyAlgorithm, secret: bytes, public: bytes | None, passphrase: bytes | None) -> bytes:
+    document: dict[str, Any] = {"version": 1, "alg": alg}
+    if public is not None:
+        document["public_key"] = public.hex()
+    if passphrase is None:
+        document["secret"] = secret.hex()
+    else:
+        if public is None:
+            document["key_id"] = _sealing_id(secret.hex())
+        document = key_encryption.encrypt(document, secret, passphrase)
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def _secret(document: dict[str, Any], name: str, passphrase: bytes | None) -> bytes:
+    if "encrypted" in document:
+        return key_encryption.decrypt(document, name, passphrase)
+    return bytes.fromhex(document["secret"])
+
+
+def _sealing_id(secret: str) -> str:
+    """Return the id of a symmetric key, which does not help to guess it: a tagged hash of 256 random bits."""
+    return tagged(Tag.KEY_ID, bytes.fromhex(secret)).hex()[:16]
+
+
+def check_private(descriptor: int, path: Path) -> None:
+    """Refuse a file that the group or others can read or write."""
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & 0o077:
+        raise Unavailable(
+            f"{path} must be readable by its owner only, got mode {mode:04o}",
+            path=str(path),
+            advice=f"Run `chmod 600 {shlex.quote(str(path))}`; if others may have read it, replace the key.",
+        )
 
 
 def _path(folder: Path, name: str) -> Path:
@@ -125,7 +199,13 @@ def _path(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
 
 
-def _write_new(path: Path, raw: bytes) -> None:
+def _write_over(stream: BinaryIO) -> None:
+    stream.write(bytes(os.fstat(stream.fileno()).st_size))
+    stream.flush()
+    sync(stream.fileno())
+
+
+def _write_new(path: Path, raw: bytes, *, replace: bool = False) -> None:
     """Create the file with its final mode, whole and durable, or leave nothing."""
     # mkstemp gives mode 0600 and an unused name, even after a crash of a process with our number.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -134,16 +214,23 @@ def _write_new(path: Path, raw: bytes) -> None:
             stream.write(raw)
             stream.flush()
             sync(stream.fileno())
-        os.link(temporary, path)  # unlike rename, a link never replaces a key that is there
+        if replace:
+            Path(temporary).replace(path)
+        else:
+            os.link(temporary, path)  # unlike rename, a link never replaces a key that is there
     finally:
         Path(temporary).unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
-def _document(folder: Path, name: str) -> dict[str, str]:
+def _document(folder: Path, name: str, *, private: bool = False) -> dict[str, Any]:
+    """Read a key file and check its form; with `private`, refuse one that others can read."""
     path = _path(folder, name)
     try:
-        raw = read_file(path)
+        with open_file(path) as stream:
+            if private:
+                check_private(stream.fileno(), path)
+            raw = stream.read()
     except FileNotFoundError as error:
         raise NotFound(
             f'no key "{name}"',
@@ -156,17 +243,22 @@ def _document(folder: Path, name: str) -> dict[str, str]:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
     try:
         document = json.loads(raw)
+        encrypted = key_encryption.is_encrypted(document)
         well_formed = (
-            document["version"] == 1
+            document["version"] == 1 + encrypted
             and document["alg"] in ALGORITHMS
-            and len(bytes.fromhex(document["secret"])) == SECRET_BYTES
-            and (document["alg"] == SEALING or bytes.fromhex(document["public_key"]) != b"")
+            and (encrypted or len(bytes.fromhex(document["secret"])) == SECRET_BYTES)
+            and (
+                not encrypted or isinstance(document["key_id"], str)
+                if document["alg"] == SEALING
+                else bytes.fromhex(document["public_key"]) != b""
+            )
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         well_formed = False
     if not well_formed:
         raise _damaged(path)
-    return cast(dict[str, str], document)
+    return cast(dict[str, Any], document)
 
 
 def _damaged(path: Path) -> InvalidKey:

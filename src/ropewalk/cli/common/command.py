@@ -45,6 +45,7 @@ class Session:
     repo: Path | None = None
     json: bool = False
     debug: bool = False
+    passphrase_file: str | None = None
 
 
 def session() -> Session:
@@ -57,7 +58,7 @@ def session() -> Session:
 def _set(ctx: click.Context, param: click.Parameter, value: object) -> None:
     """Store a shared option in the session; a later one replaces an earlier one."""
     if value:
-        setattr(ctx.find_root().ensure_object(Session), param.human_readable_name, value)
+        setattr(ctx.find_root().ensure_object(Session), param.name or "", value)
 
 
 def _shared_options() -> list[click.Parameter]:
@@ -66,6 +67,7 @@ def _shared_options() -> list[click.Parameter]:
     return [
         shared(["--repo"], metavar="PATH", type=click.Path(path_type=Path), help=repo),
         shared(["--json"], is_flag=True, help="Print the result as one JSON object."),
+        shared(["--passphrase-file"], metavar="F", help="File with the passphrase of the key that is used."),
         shared(["--debug"], is_flag=True, help="Print a traceback with every error."),
     ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ropewalk.disk import key_files
-from ropewalk.errors import Conflict, Invalid, InvalidKey, InvalidName, NotFound
+from ropewalk.errors import Conflict, Invalid, InvalidKey, InvalidName, NotFound, Unavailable
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.ledger.block.block import parse_record
@@ -38,14 +38,22 @@ Clock = Callable[[], int]
 
 
 def find_keys(key_history: KeyHistory, *folders: Path) -> tuple[SigningKey, ...]:
-    """Return the keys of a channel whose secrets are in the given key folders, newest first."""
+    """Return the keys of a channel whose secrets are in the given key folders, newest first.
+
+    A replaced key that cannot be opened is left out; the current one raises.
+    """
     found: dict[PublicKey, SigningKey] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
             with contextlib.suppress(InvalidKey, InvalidName):  # ignore a broken key file that is not needed
                 each = key_files.read(folder, path.stem)
-                if each.public is not None and key_history.validity(each.public) is not None:
-                    found.setdefault(each.public, key_files.load_signing(folder, each.name))
+                if each.public is None or each.public in found or key_history.validity(each.public) is None:
+                    continue
+                try:
+                    found[each.public] = key_files.load_signing(folder, each.name)
+                except Unavailable:
+                    if each.public == key_history.current.key:
+                        raise
     return tuple(
         found[validity.key] for validity in reversed(key_history.validities) if validity.key in found
     )
