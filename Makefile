@@ -42,7 +42,7 @@ vectors: $(READY)  ## write the generated vectors again
 	$(BIN)/python -m vectors.generate
 
 docs: $(READY)  ## write the generated pages again, and build the site into build/site
-	for page in cli http errors python; do $(BIN)/python docs/generate_$$page.py || exit 1; done
+	for page in cli http errors metrics python; do $(BIN)/python docs/generate_$$page.py || exit 1; done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 console:  ## build the web console again; its files are committed

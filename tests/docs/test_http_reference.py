@@ -34,6 +34,17 @@ def test_errors_page_is_up_to_date():
     assert done.returncode == 0, "run python docs/generate_errors.py"
 
 
+def test_metrics_page_is_up_to_date():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate_metrics.py", "--check"], timeout=LIMIT_S)
+    assert done.returncode == 0, "run python docs/generate_metrics.py"
+    rules = (EXAMPLES / "prometheus").glob("*.yml")
+    asked = {
+        name for path in rules for name in re.findall(r"\b(ropewalk_\w+)", path.read_text(encoding="utf-8"))
+    }
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    assert asked and not {name for name in asked if f"`{name}`" not in page}
+
+
 def test_python_reference_is_up_to_date():
     done = subprocess.run([sys.executable, ROOT / "docs" / "generate_python.py", "--check"], timeout=LIMIT_S)
     assert done.returncode == 0, "run python docs/generate_python.py"

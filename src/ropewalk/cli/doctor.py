@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import click
 
 from ropewalk.cli.common.command import MARKS, Command, emit
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, named_repository
+from ropewalk.cli.init import prepare
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.report import Step
 
@@ -45,14 +47,18 @@ FREE_BYTES_MIN = 256 << 20  # report less before a write fails
 
 
 @click.command(
-    "doctor", cls=Command, epilog="Examples:\n  ropewalk doctor\n  ropewalk doctor --repo my.git --json\n"
+    "doctor",
+    cls=Command,
+    epilog="Examples:\n  ropewalk doctor\n  ropewalk doctor --fix\n  ropewalk doctor --repo my.git --json\n",
 )
-def doctor() -> None:
+@click.option("--fix", is_flag=True, help="Repair what is safe: modes of key files, the node key, refspecs.")
+def doctor(fix: bool) -> None:
     """Check the installation and, if there is one, the repository.
 
     Exit 7 if something required is missing or broken.
     """
-    checks = [*_installation(), *_spark(), *_keys(), *_repository()]
+    fixed = list(_fixes()) if fix else []
+    checks = [*fixed, *_installation(), *_spark(), *_keys(), *_repository()]
     ok = all(check.status != "failed" for check in checks)
     emit(
         {"ok": ok, "checks": [check.to_json() for check in checks]},
@@ -60,6 +66,20 @@ def doctor() -> None:
     )
     if not ok:
         raise click.exceptions.Exit(7)
+
+
+def _fixes() -> Iterator[Step]:
+    """Repair what loses nothing. A stale lock stays: only a person knows that no git command is running."""
+    folders = [key_folder()]
+    with suppress(NotFound):
+        place = here()
+        folders.append(place.keys)
+        yield from (Step("fixed", "passed", text) for text in prepare(place))
+    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+        mode = path.lstat().st_mode
+        if stat.S_ISREG(mode) and mode & 0o077:
+            path.chmod(0o600)
+            yield Step("fixed", "passed", f"mode of {path.name} was {mode & 0o777:o}, is 600")
 
 
 def _installation() -> Iterator[Step]:

@@ -60,6 +60,11 @@ class WitnessAnswer:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+def count_requests(registry: CollectorRegistry) -> Counter:
+    """Return the counter of requests."""
+    return Counter("ropewalk_witness_requests", "Requests answered.", ("status",), registry=registry)
+
+
 class WitnessApp:
     """The ASGI application of one witness. The head is durable before its cosignature is sent."""
 
@@ -71,9 +76,7 @@ class WitnessApp:
         self._limiter = RateLimiter(rate, max(1.0, 2 * rate))
         self._waiting = 0
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "ropewalk_witness_requests", "Requests by status.", ("status",), registry=self._registry
-        )
+        self._requests = count_requests(self._registry)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

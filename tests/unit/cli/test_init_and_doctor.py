@@ -140,6 +140,24 @@ def test_doctor_refuses_node_keys_that_others_can_read(ropewalk, tmp_path):
     assert "640" in {c["name"]: c for c in answer.json["checks"]}["node key"]["detail"]
 
 
+def test_doctor_fix_repairs_modes_key_and_refspecs(ropewalk, tmp_path):
+    ropewalk("init", "my.git")
+    node = tmp_path / "my.git" / "ropewalk" / "keys" / "node.json"
+    node.chmod(0o644)
+    subprocess.run(["git", "remote", "add", "hub", "../hub.git"], cwd=tmp_path / "my.git", check=True)
+    assert ropewalk("doctor", "--repo", "my.git").code == 7
+    fixed = [
+        step["detail"]
+        for step in ropewalk("doctor", "--fix", "--repo", "my.git", "--json").json["checks"]
+        if step["name"] == "fixed"
+    ]
+    assert "mode of node.json was 644, is 600" in fixed and any("refspecs of hub" in text for text in fixed)
+    assert stat.S_IMODE(node.stat().st_mode) == 0o600
+    node.unlink()
+    again = ropewalk("doctor", "--fix", "--repo", "my.git")
+    assert again.code == 0 and "made the repository's key node" in again.text
+
+
 def test_doctor_and_init_refuse_sha256_repositories(ropewalk, tmp_path):
     made = subprocess.run(
         ["git", "init", "-q", "--bare", "--object-format=sha256", "x.git"], cwd=tmp_path, check=False
