@@ -58,6 +58,7 @@ def report(tmp_path: Path) -> Path:
         tmp_path / "tables",
         {
             "events": {
+                "engine": ["gitlog"] * (3 * len(days) + 5_000),
                 "topic": [long, "prod", "<script>alert(1)</script>"] * len(days) + ["prod"] * 5_000,
                 "time": [day for day in days for _ in range(3)] + [days[-1]] * 5_000,
             },
@@ -153,7 +154,8 @@ def test_an_empty_warehouse_says_what_to_do(page: Page, tmp_path: Path):
 @pytest.mark.slow
 def test_a_warehouse_without_deployments_shows_the_rest(page: Page, tmp_path: Path):
     store = warehouse(
-        tmp_path / "tables", {"events": {"topic": ["chat"], "time": pa.nulls(1, pa.timestamp("us", "UTC"))}}
+        tmp_path / "tables",
+        {"events": {"engine": ["gossip"], "topic": ["chat"], "time": pa.nulls(1, pa.timestamp("us", "UTC"))}},
     )
     target = tmp_path / "report.html"
     target.write_text(render(store, 0), encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +46,7 @@ class LedgerChannel(Handle):
     """
 
     kind = "channel"
+    columns = ("envelope", "time", "type", "payload")
 
     def __init__(
         self, home: Path, name: str, key: Callable[[], SigningKey], *, lock_wait_s: float = 10.0
@@ -152,6 +153,10 @@ class LedgerChannel(Handle):
         with self._reading() as channel:
             last = channel.head().height - 1 if end is None else end
             return export_bundle(channel, key or self._find_key(), start, last, Path(path))
+
+    def newest(self) -> Iterable[Sequence[object]]:
+        """Return the newest envelopes for a notebook."""
+        return [(each.hex_id, each.timestamp, each.event_type, each.payload) for each in self.tail()]
 
     def verify(self, *, deep: bool = False, trust: Trust | None = None) -> Report:
         """Verify every block; with `deep` also every envelope, its evidence and the index."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,6 +28,8 @@ class EventLog(Handle):
     ...     [event.payload for event in governance]
     [{'id': 7}]
     """
+
+    columns = ("ulid", "type", "payload", "commit")
 
     def __init__(
         self, git: GitRepository, layout: Layout, name: str, check_repository: Callable[[], None]
@@ -109,6 +111,11 @@ class EventLog(Handle):
         self.check_open()
         line = self._git.lines.line(self._layout, self.name, must_exist=False)
         return self.tail(1)[0] if line.count else None
+
+    def newest(self) -> Iterable[Sequence[object]]:
+        """Return the newest events for a notebook."""
+        events = self.tail() if len(self) else []
+        return [(each.ulid, each.type, each.payload, each.commit) for each in events]
 
     def verify(self, *, deep: bool = False, keys: Iterable[PublicKey] = ()) -> Report:
         """Verify the whole log. With `keys`, anchors and signed heads must be signed by one of them."""

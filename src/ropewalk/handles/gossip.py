@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -33,6 +33,7 @@ class GossipTopic(Handle):
     """
 
     kind = "gossip topic"
+    columns = ("id", "clock", "payload")
 
     def __init__(self, log: GossipLog) -> None:
         super().__init__(log.topic)
@@ -78,6 +79,10 @@ class GossipTopic(Handle):
         """Return the messages without children, lowest clock first."""
         self.check_open()
         return self.log.heads()
+
+    def newest(self) -> Iterable[Sequence[object]]:
+        """Return the newest messages for a notebook."""
+        return [(each.id, each.message.clock, each.message.payload) for each in self.tail()]
 
     def verify(self) -> Report:
         """Verify every message, its signature and all tables derived from the messages."""

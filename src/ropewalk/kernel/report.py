@@ -132,6 +132,13 @@ class Report:
         steps = [step.to_json() for step in self.steps]
         return {"ok": self.ok, "verdict": self.verdict, "steps": steps, **self.counts}
 
+    def _repr_html_(self) -> str:
+        from ropewalk.pages import html_table
+
+        title = ", ".join([self.verdict, *(f"{count:,} {name}" for name, count in self.counts.items())])
+        steps = ((step.name, step.status, step.detail) for step in self.steps)
+        return html_table(title, ("step", "status", "detail"), steps)
+
     @classmethod
     def of(cls, steps: Iterable[Step], **counts: int) -> Report:
         """Return a report of the steps and some counts.

@@ -6,12 +6,15 @@ hold may be hostile, so every value is escaped here unless it is `Html`, which o
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from functools import cache
 from html import escape
 from importlib.resources import files
 from string import Template
+
+CELL_CHARS = 120  # of a table in a notebook
 
 
 class Html(str):
@@ -27,6 +30,24 @@ def fill(page: str, fragment: str, **values: object) -> Html:
     '<li>&lt;x&gt;</li>'
     """
     return Html(_fragments(page)[fragment].substitute({name: _safe(value) for name, value in values.items()}))
+
+
+def html_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a small table for `_repr_html_` in a notebook; cells are escaped and cut.
+
+    >>> html_table("one", ["name"], [["<b>"]])
+    '<table><caption>one</caption><tr><th>name</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
+    """
+    lines = [("th", columns), *(("td", row) for row in rows)]
+    body = (f"<tr>{''.join(f'<{tag}>{_cell(each)}</{tag}>' for each in row)}</tr>" for tag, row in lines)
+    return f"<table><caption>{_cell(title)}</caption>{''.join(body)}</table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict | list):
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    text = "" if value is None else value.hex() if isinstance(value, bytes) else str(value)
+    return _safe(text if len(text) <= CELL_CHARS else text[: CELL_CHARS - 1] + "…")
 
 
 def _safe(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from tests.pipeline.world import NOON_MS
 
 from ropewalk.pipeline.report.report import STRIPS_MAX, render
 from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.duck import ask_duckdb
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 
 NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
-EVENTS = pa.schema([("topic", pa.string()), ("time", pa.timestamp("us", tz="UTC"))])
+EVENTS = pa.schema([("engine", pa.string()), ("topic", pa.string()), ("time", pa.timestamp("us", tz="UTC"))])
 
 
 def warehouse(path: Path, rows: list[tuple[str, datetime | None]]) -> Warehouse:
@@ -26,7 +28,11 @@ def warehouse(path: Path, rows: list[tuple[str, datetime | None]]) -> Warehouse:
     with store.writing():
         staged = store.staging("events")
         staged.mkdir(parents=True)
-        table = pa.Table.from_pylist([{"topic": topic, "time": time} for topic, time in rows], schema=EVENTS)
+        found = [
+            {"engine": "gossip" if topic == "chat" else "gitlog", "topic": topic, "time": time}
+            for topic, time in rows
+        ]
+        table = pa.Table.from_pylist(found, schema=EVENTS)
         pq.write_table(table, staged / "part-0.parquet")
         files = {"events": store.put_in_place("events", 1)}
         store.commit(Manifest(1, None, "s", "strict", NOON_MS, Offset(), Offset(), (), files), [])
@@ -35,7 +41,7 @@ def warehouse(path: Path, rows: list[tuple[str, datetime | None]]) -> Warehouse:
 
 def chart(page: str) -> dict[tuple[str, str], int]:
     """What every row of the chart says: name and kind of row, number of events."""
-    (section,) = re.findall(r"<section><h2>Events over time.*?</section>", page)
+    (section,) = re.findall(r"<section id=\"events-over-time\"><h2>Events over time.*?</section>", page)
     found: dict[tuple[str, str], int] = {}
     for name, note, rest in re.findall(
         r'<div class="row"><b>(.*?)<small>(.*?)</small></b>(.*?)</div>', section
@@ -74,7 +80,9 @@ CASES: dict[str, tuple[list[tuple[str, datetime | None]], dict[tuple[str, str], 
 def test_report_chart_adds_up(tmp_path: Path, case: str):
     rows, expected = CASES[case]
     page = render(warehouse(tmp_path / "tables", rows), NOON_MS)
-    assert f"<dt>events</dt><dd>{len(rows)}</dd>" in page
+    tiles = dict(re.findall(r'<dt>([a-z ]+)</dt><dd><a href="#logs">(\d+)</a>', page))
+    assert int(tiles.pop("rows")) == len(rows) == sum(map(int, tiles.values()))
+    assert tiles.get("messages", "0") == str(sum(topic == "chat" for topic, _time in rows))
     found = chart(page)
     assert found == expected
     assert sum(found.values()) == len(rows)
@@ -85,3 +93,14 @@ def test_report_counts_many_undated_topics(tmp_path: Path):
     found = chart(render(warehouse(tmp_path / "tables", rows), NOON_MS))
     assert len(found) == STRIPS_MAX + 1 and found["others", "no time recorded"] == 5
     assert sum(found.values()) == len(rows)
+
+
+def test_report_tiles_lead_to_rows(tmp_path: Path):
+    store = warehouse(tmp_path / "tables", [("o'hara", NOON), ("chat", None)])
+    page = render(store, NOON_MS)
+    ids = set(re.findall(r'<section id="([a-z-]+)">', page))
+    links = re.findall(r'<dd><a href="#([a-z-]+)">', page)
+    assert len(links) == 8 and set(links) <= ids
+    assert all(re.findall(r'<dd class="means">(.*?)</dd>', page))
+    queries = map(unescape, re.findall(r"<td>(SELECT .*?)</td>", page))
+    assert [ask_duckdb(store, query, 9).rows[0][1] for query in queries] == ["o'hara", "chat"]

@@ -46,6 +46,7 @@ FAILED = 5
         "health": "pipeline.jobs:health Measure ages of attestations and drift of policies.",
         "report": "pipeline.jobs:report Write an HTML report that works offline.",
         "quarantine": "pipeline.quarantine:quarantine List entries that did not verify, and verify them again.",
+        "shell": "pipeline.shell:shell Ask the tables with SQL in a prompt, without Java.",
         "doctor": "pipeline.doctor:doctor Check Java, memory, versions and a warehouse.",
     },
 )

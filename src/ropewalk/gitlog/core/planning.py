@@ -91,6 +91,12 @@ class Receipt(NamedTuple):
     commit: Oid
     replayed: bool = False
 
+    def _repr_html_(self) -> str:
+        from ropewalk.pages import html_table
+
+        title = f"{self.topic}: {'already recorded' if self.replayed else 'recorded'}"
+        return html_table(title, self._fields, [self])
+
 
 @dataclass(slots=True)
 class Plan:

@@ -48,6 +48,12 @@ class LedgerReceipt:
             out["checkpoint"] = None if self.checkpoint is None else self.checkpoint.decode()
         return out
 
+    def _repr_html_(self) -> str:
+        from ropewalk.pages import html_table
+
+        found = self.to_json()
+        return html_table(f"block {self.height}, envelope {self.index}", list(found), [list(found.values())])
+
 
 class EnvelopeSink(Protocol):
     """Accepts envelopes: a local channel, a remote one, or one in an enclave."""

@@ -112,6 +112,13 @@ class LogsReport:
         """Return whether the verdict is `passed`, or was accepted."""
         return self.report.ok
 
+    def _repr_html_(self) -> str:
+        from ropewalk.pages import html_table
+
+        logs = [each.to_json() for each in self.logs]
+        table = html_table("logs", list(logs[0]), [list(log.values()) for log in logs]) if logs else ""
+        return self.report._repr_html_() + table
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that `pipeline verify --json` prints."""
         return {

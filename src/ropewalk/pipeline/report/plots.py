@@ -87,7 +87,8 @@ def buckets(first: datetime, last: datetime, unit: Unit) -> list[datetime]:
 def section(title: str, unit: str, body: Html) -> Html:
     """Return a part of the page; `unit` names what its numbers count. Without a body there is nothing to show yet."""
     small = _fill("unit", unit=unit) if unit else ""
-    return _fill("section", title=title, unit=small, body=body or _fill("none"))
+    anchor = title.lower().replace(" ", "-")
+    return _fill("section", anchor=anchor, title=title, unit=small, body=body or _fill("none"))
 
 
 def strips(

@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 STRIPS_MAX: Final = 12  # names with a separate strip; the rest share one
 OTHERS: Final = "others"
 RUNS_SHOWN: Final = 12
+LOGS_SHOWN: Final = 200
+REJECTED_SHOWN: Final = 50
+ROWS_OF_LOG: Final = "SELECT * FROM events WHERE engine = {} AND topic = {}"
+ENGINES: Final = {
+    "gitlog": ("events", "git commits in namespaces and topics"),
+    "gossip": ("messages", "signed messages of gossip topics"),
+    "ledger": ("envelopes", "signed envelopes in sealed blocks"),
+}
 BATCHES_SHOWN: Final = 20
 
 
@@ -42,17 +50,19 @@ def render(warehouse: Warehouse, now_ms: int) -> str:
     def read(name: str, columns: list[str]) -> pa.Table:
         return _read(warehouse.paths(files.get(name, [])), columns)
 
-    events = read("events", ["topic", "time"])
+    events = read("events", ["engine", "topic", "time"])
+    rejected = read("events_rejected", ["engine", "topic", "position", "entry_id", "detail"])
     deployed = read("deployments", ["env", "status", "ended"])
     lag = read("consumer_lag", ["group", "topic", "behind"]).to_pylist()
     runs = warehouse.runs()
-    rejected = sum(file.rows for file in files.get("events_rejected", []))
     parts = [
-        _facts(events, rejected, deployed, lag, runs),
+        _facts(events, rejected.num_rows, deployed, lag, runs),
+        section("Logs", "rows of the table events", _logs(events)),
+        section("Rejected", "entries that did not verify", _rejected(rejected)),
         section("Events over time", "by topic, each to its own height", _over_time(events, "topic", "time")),
         section("Deployments", "by place and outcome", _over_time(deployed, "env", "ended", "status")),
         section("Delivery", "by place and service", _delivery(read("deployment_measures", _MEASURES))),
-        section("Rate of runs", "entries a second", _rates(runs)),
+        section("Runs", "entries a second", _rates(runs)),
         section("Consumer lag", "events behind the head", _lag(lag)),
         section("Health of evidence", "", _health(warehouse.noted("health"))),
         section("States", "what replay came to", _states(warehouse.noted("replays"))),
@@ -87,31 +97,74 @@ def _read(paths: Sequence[Path], columns: list[str]) -> pa.Table:
 def _facts(
     events: pa.Table, rejected: int, deployed: pa.Table, lag: list[dict[str, Any]], runs: list[dict[str, Any]]
 ) -> Html:
-    """Return the tiles: events and rejected rows add up to the rows."""
+    """Return the tiles. Those of the engines and the rejected entries add up to the rows; each leads to its rows."""
     verified = [run for run in runs if run["job"] == "verify"]
+    last = "none yet" if not verified else "passed" if verified[-1].get("ok") else "FAILED"
     failed = sum(status == "failed" for status in deployed.column("status").to_pylist())
+    share = f"{number(failed)} ({percent(failed / deployed.num_rows)})" if deployed.num_rows else "–"
     behind = max((row["behind"] for row in lag), default=None)
+    engines = _counts(events, "engine")
     told = [
-        ("rows", number(events.num_rows + rejected), False),
-        ("events", number(events.num_rows), False),
-        ("rejected", number(rejected), rejected > 0),
-        ("deployments", number(deployed.num_rows), False),
+        ("rows", number(events.num_rows + rejected), "logs", "all entries taken in, valid or not", False),
+        *(
+            (
+                ENGINES.get(engine, (engine, ""))[0],
+                number(count),
+                "logs",
+                ENGINES.get(engine, ("", ""))[1],
+                False,
+            )
+            for engine, count in sorted(engines.items())
+        ),
+        ("rejected", number(rejected), "rejected", "entries that did not verify", rejected > 0),
+        ("deployments", number(deployed.num_rows), "deployments", "of a service to a place", False),
+        ("failed", share, "deployments", "deployments that ended in failure", False),
         (
-            "failed",
-            f"{number(failed)} ({percent(failed / deployed.num_rows)})" if deployed.num_rows else "–",
+            "furthest behind",
+            "–" if behind is None else number(behind),
+            "consumer-lag",
+            "events the slowest consumer group has not handled",
             False,
         ),
-        ("furthest behind", "–" if behind is None else number(behind), False),
-        (
-            "last verification",
-            "none yet" if not verified else "passed" if verified[-1].get("ok") else "FAILED",
-            bool(verified) and not verified[-1].get("ok"),
-        ),
+        ("last verification", last, "runs", "of whole logs, by pipeline verify", last == "FAILED"),
     ]
     cells = [
-        fill("warehouse", "bad_fact" if bad else "fact", name=name, value=value) for name, value, bad in told
+        fill("warehouse", "fact", kind="bad" if bad else "", name=name, value=value, link=link, means=means)
+        for name, value, link, means, bad in told
     ]
     return fill("warehouse", "facts", cells=cells)
+
+
+def _logs(events: pa.Table) -> Html:
+    """Return one line a log, with the query that lists its rows."""
+    counted = events.group_by(["engine", "topic"]).aggregate([([], "count_all"), ("time", "max")])
+    rows = sorted(counted.to_pylist(), key=lambda row: (row["engine"], -row["count_all"], row["topic"]))
+    return table(
+        (("log", False), ("rows", True), ("newest", False), ("query that lists its rows", False)),
+        (
+            (
+                f"{row['engine']}/{row['topic']}",
+                number(row["count_all"]),
+                None if row["time_max"] is None else f"{row['time_max']:%Y-%m-%d %H:%M}",
+                ROWS_OF_LOG.format(_quoted(row["engine"]), _quoted(row["topic"])),
+            )
+            for row in rows[:LOGS_SHOWN]
+        ),
+    )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _rejected(rejected: pa.Table) -> Html:
+    return table(
+        (("log", False), ("position", True), ("entry", False), ("reason", False)),
+        (
+            (f"{row['engine']}/{row['topic']}", number(row["position"]), row["entry_id"], row["detail"])
+            for row in rejected.slice(0, REJECTED_SHOWN).to_pylist()
+        ),
+    )
 
 
 def _over_time(found: pa.Table, name: str, time: str, series: str | None = None) -> Html:

@@ -39,6 +39,16 @@ def needs_spark(query: str) -> bool:
     return _VARIANT_PATH.search(_QUOTED.sub("''", query)) is not None
 
 
+def is_finished(text: str) -> bool:
+    """Return whether a statement ends here: with a semicolon outside of quotes and comments.
+
+    >>> is_finished("SELECT 1; -- one"), is_finished("SELECT ';"), is_finished("SELECT 1")
+    (True, False, False)
+    """
+    rest = _QUOTED.sub("", text)
+    return rest.rstrip().endswith(";") and not any(mark in rest for mark in ("'", '"', "/*"))
+
+
 def ask_duckdb(
     warehouse: Warehouse,
     query: str,

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Invalid
+from ropewalk.kernel.terminal_text import printable
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.warehouse import Warehouse
 
@@ -57,6 +58,11 @@ class Answer:
             pa.Table.from_arrays([pa.array(list(each)) for each in columns], list(self.columns)), out
         )
         return out.getvalue()
+
+    def _repr_html_(self) -> str:
+        from ropewalk.pages import html_table
+
+        return html_table(f"{len(self.rows)} rows", self.columns, self.rows)
 
     def to_text(self) -> str:
         """Return the answer as an aligned text table."""
@@ -169,5 +175,4 @@ def plain(value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= CELL_CHARS else text[: CELL_CHARS - 1] + "…"
+    return "" if value is None else printable(str(value), CELL_CHARS)
