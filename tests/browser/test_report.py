@@ -11,11 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ropewalk.ledger.block.block import GENESIS, seal
+from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
+from ropewalk.ledger.bundle.html_report import render_report
 from ropewalk.pipeline.report.report import render
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.browser.chromium import Page, browser, find
 from tests.tools import REQUIRED
+from tests.unit.ledger.bundling import TRUST
+from tests.unit.ledger.making import NODE, NOON_NS, observed
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -161,3 +167,26 @@ def test_a_warehouse_without_deployments_shows_the_rest(page: Page, tmp_path: Pa
     target.write_text(render(store, 0), encoding="utf-8")
     page.open(target, WIDE)
     assert page.ask("document.querySelectorAll('.none').length") >= 4
+
+
+@pytest.mark.slow
+def test_audit_page_finds_events_and_runs_no_other_script(page: Page, tmp_path: Path):
+    evil = "<script>document.title='owned'</script>"
+    raws = [observed(n, event_type=evil if n == 3 else f"demo.kind{n}").raw for n in range(5)]
+    block = seal(NODE, channel="c", height=0, prev_block_hash=GENESIS, envelopes=raws, timestamp_ns=NOON_NS)
+    bundle, target = tmp_path / "x.tar.zst", tmp_path / "audit.html"
+    export_blocks([block], NODE, bundle, created_at="2024-11-01T12:00:00Z")
+    found = verify_bundle(bundle, TRUST)
+    text = render_report(
+        found.report, found.manifest, found.exhibits, TRUST, source=evil, listed=found.listed
+    ).replace("<h2>The steps</h2>", f"{evil}<h2>The steps</h2>")  # as if one text had not been escaped
+    target.write_text(text, encoding="utf-8")
+    page.open(target, WIDE)
+    assert page.ask("document.querySelectorAll('#list tbody tr').length") == 5
+    page.ask("document.getElementById('find').focus()")
+    page.type("KIND2")
+    until(lambda: page.ask("document.getElementById('found').textContent") == "1 found")
+    assert page.ask("[...document.querySelectorAll('#list tbody tr')].filter(r => !r.hidden)[0].id") == "e0.2"
+    assert page.ask("document.title").startswith("Bundle report")
+    page.open(target, NARROW)
+    assert page.ask(OUTSIDE) == []

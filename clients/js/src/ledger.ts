@@ -204,13 +204,17 @@ const wrongTrust = (what: string): RopewalkError => invalid("Invalid", `trust fi
 /** Parse a trust file; unknown members are refused, because they might be meant to narrow the trust. */
 export function parseTrust(raw: Uint8Array): Trust {
   const value = parse(raw, TRUST_BYTES_MAX);
-  if (!hasExactly(value, ["version", "block_signers", "bundle_signers", "policy_hash", "roots"], ["evidence", "witnesses", "revocations"])) {
+  if (!hasExactly(value, ["version", "block_signers", "bundle_signers", "policy_hash", "roots"], ["evidence", "witnesses", "revocations", "names"])) {
     throw wrongTrust("expected version, block_signers, bundle_signers, policy_hash and roots");
   }
   if (value.version !== 1) throw wrongTrust("version is unknown; expected 1");
   if (value.policy_hash !== null && hashFromHex(value.policy_hash) === null) throw wrongTrust("policy_hash must be 64 lowercase hex digits or null");
   const roots = value.roots;
   if (!Array.isArray(roots) || !roots.every((root) => typeof root === "string" && root.includes("BEGIN"))) throw wrongTrust("roots must be certificates in PEM");
+  for (const [did, name] of Object.entries(record(value.names ?? {}))) {
+    identity(did);
+    if (typeof name !== "string" || !name || [...name].length > 80 || /\p{C}|(?! )\p{Z}/u.test(name)) throw wrongTrust("names: a name must be 1 to 80 printable characters");
+  }
   return {
     blockSigners: list(value.block_signers, "block_signers").map(datedIdentity),
     bundleSigners: list(value.bundle_signers, "bundle_signers").map(identity),
@@ -223,6 +227,11 @@ export function parseTrust(raw: Uint8Array): Trust {
     judgesEvidence: roots.length > 0 || Object.hasOwn(value, "evidence"),
     pinsEvidence: Object.hasOwn(value, "evidence"),
   };
+}
+
+function record(value: Json): { [member: string]: Json } {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) throw wrongTrust("names must be an object from did:key to a name");
+  return value;
 }
 
 function list(value: Json, name: string): Json[] {

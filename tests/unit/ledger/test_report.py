@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from tests.unit.ledger.bundling import TRUST, export, pack, signed, tar_of, unpack
 from tests.unit.ledger.making import NODE, NOON_NS, observed
 
+from ropewalk.errors import Invalid
 from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import GENESIS, seal
 from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
 from ropewalk.ledger.bundle.html_report import draw_path, path_steps, render_report
 from ropewalk.ledger.bundle.paths import Exhibit
+from ropewalk.ledger.proof.trust import parse_trust
 
 
 def page_of(path, trust=TRUST):
     found = verify_bundle(path, trust)
-    return render_report(found.report, found.manifest, found.exhibits, trust, source=path.name)
+    return render_report(
+        found.report, found.manifest, found.exhibits, trust, source=path.name, listed=found.listed
+    )
 
 
 class Tags(HTMLParser):
     """Collects tags and attributes, and whether they are balanced."""
 
-    VOID = frozenset(("meta", "br", "rect", "line"))
+    VOID = frozenset(("meta", "br", "rect", "line", "input"))
 
     def __init__(self):
         super().__init__()
@@ -51,8 +56,11 @@ def parsed(page):
 
 def test_the_page_is_one_file_that_fetches_nothing(tmp_path):
     tags = parsed(page_of(export(tmp_path / "x.tar.zst")))
-    assert not {"script", "link", "img", "iframe", "object", "a", "form"} & set(tags.seen)
-    assert not [each for each in tags.attributes if each[1] in ("src", "href", "onload", "onclick", "style")]
+    assert not {"link", "img", "iframe", "object", "form"} & set(tags.seen)
+    assert tags.seen.count("script") == 1 and all(
+        value.startswith("#") for tag, name, value in tags.attributes if (tag, name) == ("a", "href")
+    )
+    assert not [each for each in tags.attributes if each[1] in ("src", "onload", "onclick", "style")]
     page = page_of(tmp_path / "x.tar.zst")
     assert "url(" not in page and "@import" not in page
     assert "default-src 'none'" in page
@@ -66,6 +74,20 @@ def test_the_page_names_all_steps_and_the_verdict(tmp_path):
     assert "2024-11-01 12:00:00 UTC" in page
     assert page.count("<svg") == 3
     assert NODE.public.did() in page
+
+
+def test_page_lists_events_with_names_of_keys(tmp_path):
+    path = export(tmp_path / "x.tar.zst")
+    (ada,) = {each.signer for each in verify_bundle(path, TRUST).listed}
+    named = parse_trust(replace(TRUST, names={ada: "Ada", NODE.public.did(): "Release desk"}).to_bytes())
+    page = page_of(path, named)
+    assert page.count("<tr id=") == 15 and page.count("<code>Ada</code>") == 15
+    assert f"Release desk ({NODE.public.did()})" in page and "All 15." in page
+    for name in ("", "x" * 81, "a\u202eb"):
+        with pytest.raises(Invalid, match="1 to 80 printable"):
+            parse_trust(replace(TRUST, names={ada: name}).to_bytes())
+    with pytest.raises(Invalid, match="names: "):
+        parse_trust(replace(TRUST, names={"ada": "Ada"}).to_bytes())
 
 
 def test_a_failure_stands_first_and_its_path_is_drawn_as_wrong(tmp_path):
@@ -93,7 +115,7 @@ def test_hostile_texts_are_only_text(tmp_path):
     path = tmp_path / "x.tar.zst"
     export_blocks([block], NODE, path, created_at=evil)
     tags = parsed(page_of(path))
-    assert "script" not in tags.seen
+    assert tags.seen.count("script") == 1
     assert not [each for each in tags.attributes if each[1].startswith("on")]
     assert "&lt;script&gt;" in page_of(path)
 

@@ -253,6 +253,7 @@ def verify(
             believed,
             source=source,
             anchors=anchors,
+            listed=verdict.listed,
             about=about_run(Path(file), Path(trust)),
         )
         write_output(report, page.encode())

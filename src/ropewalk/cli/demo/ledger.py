@@ -111,6 +111,7 @@ def _hand_over(stage: Stage, channel: Channel, node: SigningKey, trust: Trust) -
             verdict.exhibits,
             trust,
             source=bundle.name,
+            listed=verdict.listed,
             about=about_run(bundle, believed),
         ),
         encoding="utf-8",

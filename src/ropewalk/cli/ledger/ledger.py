@@ -346,12 +346,14 @@ def _certificate(raw: bytes) -> str:
     "--witness witnesses", "VKEY|F", "Trusted witness key, or a file with one key per line; repeatable."
 )
 @option("--revocations", "F", "Revoked keys: a JSON list of {key, since, reason}.")
+@repeated("--name names", "DID=NAME", "What reports call a key; grants no trust; repeatable.")
 def trust(
     channel: str,
     output: str,
     roots: tuple[str, ...],
     witnesses: tuple[str, ...],
     revocations: str | None,
+    names: tuple[str, ...],
 ) -> None:
     """Write the trust file of a channel: the keys, policy and roots that a verifier must trust.
 
@@ -364,6 +366,7 @@ def trust(
     from ropewalk.cli.common.note_keys import note_keys
     from ropewalk.ledger.evidence.settings import channel_trust
     from ropewalk.ledger.keys.revocations import parse_revocation_list
+    from ropewalk.ledger.proof.trust import parse_trust
 
     known = channel_trust(here().home, channel)
     made = replace(
@@ -371,7 +374,9 @@ def trust(
         roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)),
         witnesses=tuple(key for name in witnesses for key in note_keys(name)),
         revocations=parse_input(revocations, parse_revocation_list) if revocations is not None else (),
+        names=dict(each.partition("=")[::2] for each in names),
     )
+    made = parse_trust(made.to_bytes())
     write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
     if output != "-" and session().json:
         emit_line({"path": output, "trust": json.loads(made.to_bytes()), "why": made.explain()})

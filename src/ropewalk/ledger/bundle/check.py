@@ -28,7 +28,7 @@ from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, member_n
 from ropewalk.ledger.bundle.headers import HeaderCheck
 from ropewalk.ledger.bundle.manifest import BundleManifest
 from ropewalk.ledger.bundle.members import check_member, no_bundle, open_manifest
-from ropewalk.ledger.bundle.paths import Exhibit, PathCheck
+from ropewalk.ledger.bundle.paths import Exhibit, ListedEnvelope, PathCheck
 from ropewalk.ledger.bundle.tar import Member, TarReader
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.keys.history import KeyHistory
@@ -88,6 +88,11 @@ class BundleVerifier:
     def exhibits(self) -> list[Exhibit]:
         """A few envelopes with their paths, for a report page."""
         return self._paths.exhibits if self._paths is not None else []
+
+    @property
+    def listed(self) -> list[ListedEnvelope]:
+        """The first envelopes, for a report page."""
+        return self._paths.listed if self._paths is not None else []
 
     @property
     def envelopes(self) -> int:

@@ -17,7 +17,7 @@ from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.format import BundleBuilder, block_name, cbor_name, frame_member, proof_name
 from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, BundleManifest
 from ropewalk.ledger.bundle.members import ManifestReader
-from ropewalk.ledger.bundle.paths import Exhibit
+from ropewalk.ledger.bundle.paths import Exhibit, ListedEnvelope
 from ropewalk.ledger.bundle.tar import END
 from ropewalk.ledger.bundle.zstd_file import (
     Spool,
@@ -67,6 +67,7 @@ class BundleVerdict:
     manifest: BundleManifest | None
     exhibits: tuple[Exhibit, ...]
     anchors: tuple[AnchorFinding, ...] = ()
+    listed: tuple[ListedEnvelope, ...] = ()
 
 
 def chunk_ranges(start: int, end: int, size: int | None) -> Iterator[tuple[int, int]]:
@@ -182,7 +183,9 @@ def verify_bundle(
     except Damaged as error:
         verifier.cut(error.detail)
     report = verifier.report()
-    return BundleVerdict(report, verifier.manifest, tuple(verifier.exhibits), verifier.anchors)
+    return BundleVerdict(
+        report, verifier.manifest, tuple(verifier.exhibits), verifier.anchors, tuple(verifier.listed)
+    )
 
 
 def inspect_bundle(path: Path, limits: UnpackLimits | None = None) -> tuple[BundleManifest, Signature]:

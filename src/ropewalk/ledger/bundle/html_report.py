@@ -1,19 +1,22 @@
-"""An HTML page about a verified bundle: one file, no scripts, nothing fetched.
+"""An HTML page about a verified bundle: one file, nothing fetched, and one script, which filters the list of events.
 
-`ropewalk.pages` escapes every text, for the content of a bundle may be hostile.
+`ropewalk.pages` escapes every text, for the content of a bundle may be hostile; the page's policy lets only the script
+with the known digest run.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 
 from ropewalk.kernel import merkle
 from ropewalk.kernel.report import Report, Status
 from ropewalk.ledger.bundle.anchors import AnchorFinding
 from ropewalk.ledger.bundle.manifest import BundleManifest
-from ropewalk.ledger.bundle.paths import Exhibit
+from ropewalk.ledger.bundle.paths import Exhibit, ListedEnvelope
 from ropewalk.ledger.proof.steps import describe_moment
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.head_signers import HeadSigner
@@ -115,13 +118,14 @@ def render_report(
     *,
     source: str,
     anchors: Sequence[AnchorFinding] = (),
+    listed: Sequence[ListedEnvelope] = (),
     about: Mapping[str, str] | None = None,
 ) -> str:
     """Return the whole page. `source` is the name of the verified file, `about` says what verified it, and when.
 
     >>> page = render_report(Report.of([]), None, (), Trust((), ()), source="<x>")
-    >>> "<x>" in page, "&lt;x&gt;" in page, "<script" in page
-    (False, True, False)
+    >>> "<x>" in page, "&lt;x&gt;" in page
+    (False, True)
     """
     kind, verdict = _verdict(report)
     steps = [
@@ -139,11 +143,14 @@ def render_report(
         _fill(
             "page",
             source=source,
+            script=_fill("script"),
+            digest=b64encode(sha256(_fill("script").encode()).digest()).decode(),
             kind=kind,
             verdict=verdict,
             steps=steps,
             about=_table("about", about) if about else "",
-            contents=_contents(manifest, report) if manifest is not None else "",
+            contents=_contents(manifest, report, trust) if manifest is not None else "",
+            events=_events(listed, report, trust) if listed else "",
             anchors=_fill("anchors", rows=map(_anchor, anchors)) if anchors else "",
             trusted=[_fill("item", text=line) for line in trust.explain()],
             paths=_fill("paths", figures=map(_figure, exhibits)) if exhibits else "",
@@ -171,13 +178,13 @@ def _verdict(report: Report) -> tuple[str, str]:
     return "passed", f"✓ Verified: {counts}.{f' Not checked: {names}.' if names else ''}"
 
 
-def _contents(manifest: BundleManifest, report: Report) -> Html:
+def _contents(manifest: BundleManifest, report: Report, trust: Trust) -> Html:
     rows = {
         "Channel": manifest.channel,
         "Heights": f"{manifest.start_height} to {manifest.end_height}",
         "Envelopes": str(report.counts.get("envelopes", 0)),
         "Made": f"{manifest.created_at}{_bracketed(manifest.created_at)}",
-        "Signed by": manifest.signer.did(),
+        "Signed by": trust.name_of(manifest.signer.did()),
         "Policy": manifest.policy_hash or "none",
         "Range root": manifest.range_root,
         "Last block": manifest.block_hashes[-1] if manifest.block_hashes else "",
@@ -185,6 +192,24 @@ def _contents(manifest: BundleManifest, report: Report) -> Html:
         "Unpacked size": f"{manifest.size} bytes in {len(manifest.files)} files",
     }
     return _table("contents", rows)
+
+
+def _events(listed: Sequence[ListedEnvelope], report: Report, trust: Trust) -> Html:
+    count = report.counts.get("envelopes", 0)
+    cut = f"The first {len(listed)} of {count}." if count > len(listed) else f"All {len(listed)}."
+    rows = [
+        _fill(
+            "event",
+            place=f"{each.height}.{each.index}",
+            time=_bracketed(each.timestamp).strip(" ()") or each.timestamp,
+            kind=each.event_class,
+            type=each.event_type,
+            signer=trust.names.get(each.signer, each.signer),
+            id=each.envelope_id,
+        )
+        for each in listed
+    ]
+    return _fill("events", cut=cut, rows=rows)
 
 
 def _table(fragment: str, rows: Mapping[str, str]) -> Html:

@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import cbor, jcs, merkle
+from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import BLOCK_ENVELOPES_MAX
 from ropewalk.ledger.bundle.findings import Findings
 from ropewalk.ledger.bundle.format import find_refs, prove_block
@@ -30,6 +31,7 @@ from ropewalk.ledger.rules.verdict import Context
 
 LEAVES_KEPT_MAX: Final = 64 * BLOCK_ENVELOPES_MAX  # ids of invalid blocks, to name the envelope
 EXHIBITS_MAX: Final = 6
+LISTED_MAX: Final = 2_000  # envelopes listed in a report page
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,19 @@ class Exhibit:
     path: tuple[str, ...]
     root: str
     holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEnvelope:
+    """One envelope as a row of a report, by its own claims."""
+
+    height: int
+    index: int
+    envelope_id: str
+    timestamp: str
+    event_class: str
+    event_type: str
+    signer: str
 
 
 @dataclass(slots=True)
@@ -87,6 +102,7 @@ class PathCheck:
         self.envelopes = 0
         self.unjudged = 0
         self.exhibits: list[Exhibit] = []
+        self.listed: list[ListedEnvelope] = []
 
     @property
     def blocks(self) -> int:
@@ -117,6 +133,8 @@ class PathCheck:
                 continue
             if index == 0:
                 kinds = (str(value.get("event_class", ""))[:40], str(value.get("event_type", ""))[:200])
+            if len(self.listed) < LISTED_MAX:
+                self.listed.append(_list_envelope(height, index, raw, value))
             if self._manifest.both:
                 in_cbor.update(cbor.encode(value))
             if len(lines) == 1:
@@ -275,3 +293,18 @@ class PathCheck:
     def _fail(self, step: str, detail: str, height: int, index: int | None = None) -> None:
         where = f"block {height}" if index is None else f"block {height}, envelope {index}"
         self._findings.add(step, f"{where}: {detail}", height=height, index=index)
+
+
+def _list_envelope(height: int, index: int, raw: bytes, value: dict[str, Any]) -> ListedEnvelope:
+    when, kind, name = (str(value.get(each, ""))[:200] for each in ("timestamp", "event_class", "event_type"))
+    identity = value.get("origin_identity")
+    try:
+        assert isinstance(identity, dict)
+        signer = PublicKey.from_text(identity["identity_type"], identity["public_key"]).did()
+    except (
+        RopewalkError,
+        AssertionError,
+        KeyError,
+    ):  # an enclave, or not an envelope, which the steps report
+        signer = ""
+    return ListedEnvelope(height, index, envelope_id(raw).hex(), when, kind, name, signer)

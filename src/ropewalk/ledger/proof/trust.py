@@ -9,15 +9,16 @@ seals blocks may have `since` and `until`: its signatures outside that time are 
 `evidence` is optional. Roots alone name who must have signed evidence; `evidence` also names the builder
 and the measurement (`allowed` has its form). `witnesses` is optional: keys that
 sign the heads of channels, in C2SP's text form, in addition to the block signers. `revocations` is optional: keys whose
-signatures are not trusted since a date.
+signatures are not trusted since a date. `names` is optional: what reports call a did:key; it grants no trust.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import InvalidKey
+from ropewalk.errors import InvalidKey, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 TRUST_BYTES_MAX = 4 << 20  # a thousand roots, or ten thousand revocations
 _MEMBERS = {"block_signers", "bundle_signers", "policy_hash", "roots"}
-_OPTIONAL = {"evidence", "witnesses", "revocations"}
+_OPTIONAL = {"evidence", "witnesses", "revocations", "names"}
+NAME_CHARS_MAX = 80
 _FORM = StrictForm("trust file", "Make one with `ropewalk ledger trust --channel C -o TRUST.json`.")
 _wrong = _FORM.wrong
 
@@ -62,6 +64,7 @@ class Trust:
     limits: Limits = field(default_factory=dict)
     revocations: tuple[Revocation, ...] = ()
     key_history: KeyHistory | None = field(default=None, compare=False, repr=False)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def judges_evidence(self) -> bool:
@@ -83,6 +86,8 @@ class Trust:
             value["witnesses"] = [witness.to_text() for witness in self.witnesses]
         if self.revocations:
             value["revocations"] = [each.to_json() for each in self.revocations]
+        if self.names:
+            value["names"] = dict(self.names)
         return jcs.encode(value)
 
     def _dates(self, key: PublicKey) -> dict[str, str]:
@@ -90,18 +95,26 @@ class Trust:
         since = {"since": format_timestamp(since_ns)} if since_ns else {}
         return since if until_ns is None else {**since, "until": format_timestamp(until_ns)}
 
+    def name_of(self, did: str) -> str:
+        """Return the name that the file gives a key, then its did:key."""
+        return f"{self.names[did]} ({did})" if did in self.names else did
+
+    def _spellings(self, key: PublicKey) -> str:
+        name = self.names.get(key.did())
+        return f"{name}, {both_spellings(key)}" if name is not None else both_spellings(key)
+
     def explain(self) -> list[str]:
         """Return what is trusted, one line each."""
         lines = [
             " ".join(
                 [
-                    f"blocks sealed by {both_spellings(key)}",
+                    f"blocks sealed by {self._spellings(key)}",
                     *(f"{k} {v}" for k, v in self._dates(key).items()),
                 ]
             )
             for key in self.block_signers
         ]
-        lines += [f"bundles signed by {both_spellings(key)}" for key in self.bundle_signers]
+        lines += [f"bundles signed by {self._spellings(key)}" for key in self.bundle_signers]
         lines.append(
             f"policy {self.policy_hash.hex()}"
             if self.policy_hash is not None
@@ -146,6 +159,7 @@ def parse_trust(raw: bytes) -> Trust:
         _witnesses(value.get("witnesses", [])),
         limits,
         parse_revocations(value.get("revocations", []), _wrong),
+        names=_names(value.get("names", {})),
     )
 
 
@@ -164,6 +178,19 @@ def parse_witnesses(raw: bytes) -> tuple[Verifier, ...]:
     if not found:
         raise InvalidKey("no witness key found; expected one NAME+ID+KEY per line")
     return found
+
+
+def _names(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise _wrong("names must be an object from did:key to a name")
+    for did, name in value.items():
+        try:
+            PublicKey.from_did(did)
+        except RopewalkError as error:
+            raise _wrong(f"names: {error.detail}") from error
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
+            raise _wrong(f"names: a name must be 1 to {NAME_CHARS_MAX} printable characters")
+    return value
 
 
 def _witnesses(value: Any) -> tuple[Verifier, ...]:
