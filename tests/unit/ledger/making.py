@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import build, parse
 from ropewalk.ledger.envelope.fields import STRICT_SIGNED
 from ropewalk.ledger.envelope.model import Envelope, payload_hash, signature_preimage
+from ropewalk.ledger.versions.rehearsal import rehearsal_envelope
+from ropewalk.ledger.versions.rehearse import policy_hashes, rehearse, versions_for
+from ropewalk.ledger.versions.statements import ShippedDocuments, VersionAct
+from ropewalk.ledger.versions.versions import parse_range
 
 ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
 NODE = SigningKey.generate("ed25519", b"node" + bytes(28))
@@ -86,6 +91,22 @@ def opened(home: Path, channel: str = "ea.core", policy: Any = None, **options: 
     return open_log(home, channel, NODE, **{"now_ns": lambda: NOON_NS, **options})
 
 
+def rehearsed(home: Path, channel: str, version: str, key: SigningKey = NODE, **options: Any) -> str:
+    """Rehearse a version and seal the result, signed by a node; return the envelope's id."""
+    downgrade = options.pop("downgrade", parse_range(version) == (1, 0))
+    done = rehearse(home, channel, *versions_for(home, version, downgrade=downgrade), **options)
+    made = rehearsal_envelope(done, key, NOON)
+    with open_log(home, channel, NODE, now_ns=lambda: NOON_NS) as ledger:
+        ledger.log.submit(made.raw)
+    return made.hex_id
+
+
+def shipped(home: Path, act: VersionAct, **options: Any) -> VersionAct:
+    """The act with a guide, a fresh rehearsal and the policies in force."""
+    name = rehearsed(home, act.channel, act.protocol_version, **options)
+    return replace(act, documents=ShippedDocuments("ab" * 32, name, policy_hashes(home)))
+
+
 __all__ = [
     "ADA",
     "NODE",
@@ -100,5 +121,7 @@ __all__ = [
     "observed",
     "opened",
     "payload_resigned",
+    "rehearsed",
     "resigned",
+    "shipped",
 ]

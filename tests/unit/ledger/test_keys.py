@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.ledger.attesting import Authority, attested, dsse
 from tests.unit.ledger.calling import Ropewalk, make
-from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, SECP, observed, payload_resigned
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, SECP, observed, payload_resigned, shipped
 from tests.unit.ledger.rotating import (
     CHANNEL,
     DAY_NS,
@@ -647,8 +647,11 @@ def test_version_change_needs_two_sign_offs(ropewalk):
     policy = policy_of(rule("control", acts=["version"], approvals=2, approvers=people))
     Path("policy.json").write_bytes(policy.to_bytes())
     done(ropewalk, "ledger", "create", "--channel", "c", "--policy", "policy.json")
-    change = ("ledger", "lifecycle", "set", "1.0.x", "maintenance")
+    Path("guide.md").write_text("nothing to do")
+    done(ropewalk, "ledger", "lifecycle", "rehearse", "1.0.x", "--downgrade")
+    change: tuple[str, ...] = ("ledger", "lifecycle", "set", "1.0.x", "maintenance")
     assert ropewalk(*change).code == 6  # not without the channel that asks
+    change = (*change, "--guide", "guide.md")
     done(ropewalk, *change, "--channel", "c", "--propose", "change.json")
     given = []
     for name in ("ada", "bob"):
@@ -657,26 +660,28 @@ def test_version_change_needs_two_sign_offs(ropewalk):
     refused = ropewalk(*change, "--channel", "c", *given[:2], *given[:2])
     assert refused.code == 6
     assert "to change a version needs 2 approvals, got only from ada" in refused.err
-    other = ropewalk("ledger", "lifecycle", "set", "1.1.x", "maintenance", "--channel", "c", *given)
+    other = ropewalk(
+        "ledger", "lifecycle", "set", "1.1.x", "maintenance", "--channel", "c", *change[5:], *given
+    )
     assert other.code == 8
     assert done(ropewalk, *change, "--channel", "c", *given)["stage"] == "maintenance"
-    (block,) = done(ropewalk, "ledger", "read", "--channel", "c")["blocks"]
+    _, block = done(ropewalk, "ledger", "read", "--channel", "c")["blocks"]
     ask, result = block["envelopes"]
     assert (ask["event_class"], result["event_class"]) == ("Command", "Result")
     assert len(result["payload"]["approvals"]) == 2
     assert done(ropewalk, *change, "--channel", "c", *given)["stage"] == "maintenance"  # said once
-    assert len(done(ropewalk, "ledger", "read", "--channel", "c")["blocks"]) == 1
+    assert len(done(ropewalk, "ledger", "read", "--channel", "c")["blocks"]) == 2
     assert done(ropewalk, "ledger", "verify", "--deep")["ok"]
 
 
 def test_a_change_that_the_life_of_a_version_forbids_is_not_recorded(tmp_path):
     make_channel(tmp_path)
-    act = VersionAct(CHANNEL, "1.0.x", "disabled")
+    act = shipped(tmp_path, VersionAct(CHANNEL, "1.0.x", "disabled"))
     change_version(tmp_path, act, (NODE,), now_ns=lambda: NOON_NS)
     with pytest.raises(Invalid):
         change_version(tmp_path, replace(act, stage="active"), (NODE,), now_ns=lambda: NOON_NS)
     with open_channel(tmp_path, CHANNEL) as reading:
-        assert reading.head().height == 1
+        assert reading.head().height == 2  # the rehearsal and the first change
 
 
 # --- form ---

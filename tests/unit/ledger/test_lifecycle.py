@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.ledger.calling import make
-from tests.unit.ledger.making import ADA, NODE, NOON, NOON_NS, observed, opened
+from tests.unit.ledger.making import ADA, NODE, NOON, NOON_NS, observed, opened, shipped
 
 from ropewalk.disk import key_files
 from ropewalk.errors import Damaged, Denied, Invalid, NotFound, Unverified
@@ -244,12 +244,18 @@ def test_damaged_table_stops_an_open_writer(tmp_path):
 MAINTAINED = VersionAct("ops", "1.0.x", "maintenance")
 
 
+def change(home, act, **options):
+    """Record a change with all that it must ship."""
+    act = act if act.documents is not None else shipped(home, act)
+    return change_version(home, act, (NODE,), **options)
+
+
 @pytest.fixture
 def recording(tmp_path):
     """A repository whose channel recorded that 1.0.x is in maintenance."""
     key_files.make(tmp_path / "keys", "node", "ed25519", b"node" + bytes(28))
     create_channel(tmp_path, "ops", "node", NODE.public)
-    change_version(tmp_path, MAINTAINED, (NODE,), now_ns=lambda: NOON_NS)
+    change(tmp_path, MAINTAINED, now_ns=lambda: NOON_NS)
     return tmp_path
 
 
@@ -303,7 +309,7 @@ def test_edited_lifecycle_fails_verify(recording, change):
 
 
 def test_edited_dates_fail_verify(recording):
-    change_version(recording, replace(MAINTAINED, stage="deprecated", sunset=LATER), (NODE,))
+    change(recording, replace(MAINTAINED, stage="deprecated", sunset=LATER))
     assert lifecycle_verdict(recording)[0] == "passed"
     edit(recording, sunset="2099-01-01T00:00:00Z")
     assert "sunset is 2099" in lifecycle_verdict(recording)[1]
@@ -319,18 +325,18 @@ def test_lifecycle_of_a_copy_is_not_checked(recording, tmp_path):
 def test_recorded_version_is_not_moved_silently(recording):
     with pytest.raises(Denied, match="recorded in channel ops"):
         move_version(recording, "1.0.x", "disabled")
-    change_version(recording, replace(MAINTAINED, stage="disabled"), (NODE,))
+    change(recording, replace(MAINTAINED, stage="disabled"))
     assert lifecycle_verdict(recording)[0] == "passed"
 
 
 def test_interrupted_change_is_made_again(recording):
     """Sealed, but the table was not written: verify names it, and the same command completes it."""
     before = (recording / "ledger" / "lifecycle.json").read_bytes()
-    act = replace(MAINTAINED, stage="disabled")
-    _, height = change_version(recording, act, (NODE,))
+    act = shipped(recording, replace(MAINTAINED, stage="disabled"))
+    _, height = change(recording, act)
     (recording / "ledger" / "lifecycle.json").write_bytes(before)
     assert lifecycle_verdict(recording)[0] == "failed"
-    assert change_version(recording, act, (NODE,))[1] == height
+    assert change(recording, act)[1] == height
     assert lifecycle_verdict(recording)[0] == "passed"
 
 

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from ropewalk.cli.common.command import parse_input, say
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_key
 
@@ -72,6 +74,20 @@ def channel_of(envelope: bytes, channel: str | None) -> AbstractContextManager[C
     from ropewalk.ledger.channel import lookup
 
     return lookup.channel_of(here().home, envelope, channel)
+
+
+def only_channel(channel: str | None) -> str:
+    """Return the channel that was named, or the only one of the repository."""
+    from ropewalk.ledger.channel.settings import channels
+    from ropewalk.ledger.replay.replay import companion
+
+    if channel is not None:
+        return channel
+    names = channels(here().home)
+    names = [name for name in names if not any(name == companion(each) for each in names)]
+    if len(names) != 1:
+        raise click.UsageError(f"the repository has {len(names)} channels: name one with --channel")
+    return names[0]
 
 
 def channel_keys(channel: str) -> tuple[SigningKey, ...]:

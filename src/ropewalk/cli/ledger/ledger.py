@@ -51,7 +51,7 @@ SECTIONS = {
     "Evidence": ("evidence",),
     "Storage": ("archive", "retain", "restore", "pack", "reindex", "repair"),
     "Remote": ("serve", "send", "pull", "mailbox", "enclave"),
-    "Lifecycle": ("lifecycle",),
+    "Lifecycle": ("lifecycle", "muscle"),
 }
 
 
@@ -70,6 +70,7 @@ SECTIONS = {
         "policy": "ledger.policy:policy Show, check and hash policies.",
         "evidence": "ledger.evidence:evidence Set the trusted evidence of a channel; wrap and check evidence.",
         "key": "ledger.key:key Rotate, retire, revoke and destroy signing keys of channels.",
+        "muscle": "ledger.muscle:muscle Publish programs with the versions they support.",
         "lifecycle": "ledger.lifecycle:lifecycle Show and change the accepted versions of envelopes.",
         "prove": "ledger.proof:prove Write the inclusion proof of an envelope.",
         "consistency": "ledger.proof:consistency Write the proof that a newer head extends an older one.",

@@ -1,19 +1,29 @@
-"""`ropewalk ledger lifecycle`: which versions of envelopes are accepted, and notices before a sunset."""
+"""`ropewalk ledger lifecycle`: which versions of envelopes are accepted, rehearsals, and notices before a sunset."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, say
-from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.options import option, repeated, required
-from ropewalk.cli.ledger.channel import channel_key, channel_keys, open_sealing, read_approvals
+from ropewalk.cli.common.command import Group, emit, progress, read_input, say, write_output
+from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.cli.common.options import flag, option, repeated, required
+from ropewalk.cli.ledger.channel import (
+    channel_key,
+    channel_keys,
+    now_text,
+    only_channel,
+    open_sealing,
+    read_approvals,
+)
 from ropewalk.cli.ledger.proposal import write_proposal
+from ropewalk.cli.ledger.storage.replay import named_reducer
 
 if TYPE_CHECKING:
+    from ropewalk.ledger.versions.statements import ShippedDocuments
     from ropewalk.ledger.versions.versions import Lifecycle, Stage
 
 STAGES = ("preview", "active", "maintenance", "deprecated", "disabled")
@@ -23,6 +33,7 @@ STAGES = ("preview", "active", "maintenance", "deprecated", "disabled")
     "lifecycle",
     cls=Group,
     epilog="Examples:\n  ropewalk ledger lifecycle show\n"
+    "  ropewalk ledger lifecycle rehearse 1.1.x --channel ops\n"
     "  ropewalk ledger lifecycle set 1.0.x deprecated --sunset 2027-01-01T00:00:00Z\n"
     "  ropewalk ledger lifecycle notify --channel ops\n",
 )
@@ -52,7 +63,8 @@ def show() -> None:
 @lifecycle.command(
     "set",
     epilog="Examples:\n  ropewalk ledger lifecycle set 1.0.x maintenance\n"
-    "  ropewalk ledger lifecycle set 1.0.x deprecated --sunset 2027-01-01T00:00:00Z --grace-days 90\n",
+    "  ropewalk ledger lifecycle set 1.0.x deprecated --sunset 2027-01-01T00:00:00Z --grace-days 90\n"
+    "  ropewalk ledger lifecycle set 1.1.x active --channel ops --guide migration.md\n",
 )
 @click.argument("version")
 @click.argument("stage", type=click.Choice(STAGES))
@@ -64,6 +76,9 @@ def show() -> None:
     type=click.IntRange(0),
 )
 @option("--channel", "C", "Record the change in this channel, with who approved.")
+@option("--guide", "F", "Migration guide; its digest is recorded. Needed with --channel.")
+@option("--transcript", "ID", "Envelope id of the rehearsal to record (default: the newest in the channel).")
+@option("--reducer", "R", "Reducer of the rehearsals, if it is not built in: module:function.")
 @option("--propose", "F", "Write the change to a file, for others to approve; nothing is done.")
 @repeated("--approval approvals", "F", "Approval of the proposal; repeatable.")
 def set_(
@@ -72,6 +87,9 @@ def set_(
     sunset: str | None,
     grace_days: int | None,
     channel: str | None,
+    guide: str | None,
+    transcript: str | None,
+    reducer: str | None,
     propose: str | None,
     approvals: tuple[str, ...],
 ) -> None:
@@ -80,8 +98,12 @@ def set_(
     Stages only go forward: preview, active, maintenance, deprecated, disabled. A preview is accepted only if the
     channel's policy names it in capability_matrix.versions. Existing envelopes stay readable and provable.
 
-    With --channel the change is recorded there. If the policy requires approvals (a `control` rule with the act
-    `version`), write the proposal with --propose, sign it with `ledger key approve`, and add --approval.
+    With --channel the change is recorded there, with the digests of the migration guide, of a rehearsal that the
+    channel holds (`lifecycle rehearse`) and of all policies. A rehearsal is computed again before it counts. A policy
+    with a `rehearsal` rule accepts a version only after its followers have rehearsed it.
+
+    If the policy requires approvals (a `control` rule with the act `version`), write the proposal with --propose, sign
+    it with `ledger key approve`, and add --approval.
     """
     from ropewalk.ledger.versions.change import change_version, require_no_approvals
     from ropewalk.ledger.versions.lifecycle import move_version
@@ -89,22 +111,97 @@ def set_(
 
     home, where = here().home, ""
     if channel is None:
-        if propose is not None or approvals:
+        if propose is not None or approvals or guide is not None or transcript is not None:
             raise click.UsageError(
-                "approvals belong to a change that a channel records: name it with --channel"
+                "approvals and documents belong to a change that a channel records: name it with --channel"
             )
         require_no_approvals(home)
         moved = move_version(home, version, cast("Stage", stage), sunset=sunset, grace_days=grace_days)
     else:
-        act = VersionAct(channel, version, cast("Stage", stage), sunset, grace_days)
+        documents = _documents(channel, version, guide, transcript)
+        act = VersionAct(channel, version, cast("Stage", stage), sunset, grace_days, documents)
         if propose is not None:
             write_proposal(propose, act.to_json())
             return
         signed = read_approvals(approvals, act.to_json())
-        moved, height = change_version(home, act, channel_keys(channel), signed, wait_s=30.0)
+        own = named_reducer(reducer) if reducer is not None else None
+        moved, height = change_version(home, act, channel_keys(channel), signed, reducer=own, wait_s=30.0)
         where = f", recorded in {channel} at height {height}"
     until = f" until {moved.sunset}" if moved.sunset is not None else ""
     emit(moved.to_json(), f"ok  {version}  {moved.stage}{until}{where}")
+
+
+def _documents(channel: str, version: str, guide: str | None, transcript: str | None) -> ShippedDocuments:
+    from ropewalk.kernel.digest import blake3
+    from ropewalk.ledger.versions.rehearse import newest_transcript, policy_hashes
+    from ropewalk.ledger.versions.statements import ShippedDocuments
+
+    if guide is None:
+        raise click.UsageError(
+            "a change that a channel records ships a migration guide: name it with --guide"
+        )
+    home = here().home
+    return ShippedDocuments(
+        blake3(read_input(guide)).hex(),
+        transcript or newest_transcript(home, channel, version),
+        policy_hashes(home),
+    )
+
+
+@lifecycle.command(
+    "rehearse",
+    epilog="Examples:\n  ropewalk ledger lifecycle rehearse 1.1.x --channel ops\n"
+    "  ropewalk ledger lifecycle rehearse 1.0.x --downgrade --channel ops --reducer deployments\n"
+    "  ropewalk ledger lifecycle rehearse 1.1.x --channel ops -o rehearsal.json\n"
+    "  ropewalk ledger append --channel ops --file rehearsal.json\n",
+)
+@click.argument("version")
+@flag("--downgrade", "Rehearse the way back: from the newest version to VERSION.")
+@option("--channel", "C", "Channel to replay (default: the only one).")
+@option(
+    "--reducer", "R", "Reducer that folds the state, or module:function.", default="counts", show_default=True
+)
+@option("--key", "NAME", "Key that signs (default: the channel's key; with -o, the key node).")
+@option("-o --output", "F", "Write the signed envelope to a file instead of appending it.")
+def rehearse(
+    version: str, downgrade: bool, channel: str | None, reducer: str, key: str | None, output: str | None
+) -> None:
+    """Replay a channel with the adapters of two versions, compare the states, and seal both roots.
+
+    The versions are VERSION and the newest older one in use. If the states differ, nothing is sealed (exit 5).
+    A follower has a copy of the channel and seals nothing in it: it signs the rehearsal with its own key, and the
+    primary appends the file.
+    """
+    from ropewalk.errors import Unverified
+    from ropewalk.ledger.channel.settings import read_settings
+    from ropewalk.ledger.versions.lifecycle import version_to_write
+    from ropewalk.ledger.versions.rehearsal import rehearsal_envelope
+    from ropewalk.ledger.versions.rehearse import rehearse as run
+    from ropewalk.ledger.versions.rehearse import versions_for
+
+    home, channel = here().home, only_channel(channel)
+    policy = read_settings(home, channel).policy
+    source, target = versions_for(home, version, downgrade=downgrade)
+    signer = signing_key(key or NODE_KEY) if key or output else channel_key(channel)
+    done = run(home, channel, source, target, named_reducer(reducer), watch=partial(progress, label=channel))
+    fault = done.fault()
+    if fault is not None:
+        raise Unverified(
+            fault, **done.to_json(), advice="Adapt the reducer or the version; nothing was sealed."
+        )
+    made = rehearsal_envelope(done, signer, now_text(), version_to_write(home, policy, time.time_ns()))
+    answer: dict[str, Any] = {**done.to_json(), "envelope_id": made.hex_id}
+    if output is not None:
+        write_output(output, made.raw + (b"\n" if output == "-" else b""))
+        answer["path"] = output
+    else:
+        with open_sealing(channel) as opened:
+            answer["height"] = opened.log.submit(made.raw).height
+    if output == "-":
+        return
+    root = done.snapshots[-1][1].hex()
+    where = output if output is not None else f"sealed in {channel} at height {answer['height']}"
+    emit(answer, f"ok  {source} → {target}  blocks={done.blocks} state_root={root} on both  {where}")
 
 
 @lifecycle.command("notify", epilog="Examples:\n  ropewalk ledger lifecycle notify --channel ops\n")

@@ -41,6 +41,7 @@ def describe_proposal(act: dict[str, Any]) -> str:
             f"move version {act['protocol_version']} to {act['stage']}, recorded in channel {act['channel']}"
         )
         rows = [("sunset", act["sunset"]), ("grace", act["grace_days"] and f"{act['grace_days']} days")]
+        rows += [(name, act.get("documents", {}).get(name)) for name in ("guide", "transcript")]
     else:
         words, known = WORDS[act["act"]].format(act["channel"]), named_keys(act["channel"])
         rows = [

@@ -2,7 +2,8 @@
 
 Two different functions:
 
-`view`: how an accepted envelope reads to newer code. Missing fields are filled in; nothing is hashed or signed again.
+`view`: how an accepted envelope reads to code of another version. Missing fields are filled in, fields that the reader
+does not know are left out; nothing is hashed or signed again. `read_as` does the same for a value.
 
 `resign`: a new envelope signed by our key for one that cannot be accepted as it is. It carries the original bytes.
 
@@ -13,7 +14,7 @@ An adapted envelope names the id of the original (`legacy_envelope_id`) and hold
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast, get_args
 
@@ -21,11 +22,12 @@ from ropewalk.errors import Invalid, InvalidEnvelope, InvalidJson, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3, hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.envelope import formats
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.fields import FIELDS, MINIMUM_SIGNED, EventClass, decode_base64
 from ropewalk.ledger.envelope.model import Envelope, envelope_id, payload_hash, signature_preimage
 from ropewalk.ledger.evidence.binding import report_data
-from ropewalk.ledger.versions.versions import LIFECYCLE, Lifecycle, version_of
+from ropewalk.ledger.versions.versions import LIFECYCLE, Lifecycle, parse_minor, version_of
 
 ORIGINAL_BYTES_MAX: Final = 512 << 10  # it is carried inside another envelope, in base64
 CLASSES: Final = frozenset(get_args(EventClass))
@@ -62,14 +64,31 @@ def view(envelope: Envelope, position: tuple[int, int] | None = None) -> dict[st
     >>> view(old, (3, 0))["causality_chain"], view(old)["confidentiality_tag"]
     (['block:3/0'], {'level': 'public'})
     """
-    value = dict(envelope.value)
-    if "causality_chain" not in value:
-        if envelope.correlation_id is not None:
-            value["causality_chain"] = [envelope.correlation_id]
+    return read_as(envelope.value, position)
+
+
+def read_as(
+    value: dict[str, Any], position: tuple[int, int] | None = None, minor: str | None = None
+) -> dict[str, Any]:
+    """Return an envelope's value as code of a minor version reads it; without one, as the newest does.
+
+    An older reader of the same major version gets no field that it does not know. A newer major version reads `legacy`
+    where a field was not required yet. No reader understands a newer major version.
+    """
+    said = version_of(value["protocol_version"])
+    at = parse_minor(minor) if minor is not None else said[:2]
+    if said[0] > at[0]:
+        raise Unverified(f"version {value['protocol_version']} cannot be read by an adapter for {minor}.x")
+    known = formats.FORMATS.of(f"{at[0]}.{at[1]}")
+    out = {name: each for name, each in value.items() if name in FIELDS or name in known}
+    out |= {name: each.legacy for name, each in known.items() if each.required and name not in value}
+    if "causality_chain" not in out:
+        if out.get("correlation_id") is not None:
+            out["causality_chain"] = [out["correlation_id"]]
         elif position is not None:
-            value["causality_chain"] = [f"block:{position[0]}/{position[1]}"]
-    value.setdefault("confidentiality_tag", {"level": "public"})
-    return value
+            out["causality_chain"] = [f"block:{position[0]}/{position[1]}"]
+    out.setdefault("confidentiality_tag", {"level": "public"})
+    return out
 
 
 def adapt(
@@ -97,7 +116,8 @@ def adapt(
     if value["event_class"] not in CLASSES:
         changes.append(f"class {str(value['event_class'])[:40]} read as Observation")
         value = {**value, "event_class": "Observation"}
-    unknown = sorted(value.keys() - set(FIELDS))
+    known_fields = formats.FORMATS.of(f"{target[0]}.{target[1]}")
+    unknown = sorted(value.keys() - set(FIELDS) - known_fields.keys())
     if unknown:
         changes.append(f"left out: {', '.join(unknown)[:200]}")
     version = f"{target[0]}.{target[1]}.0" if changes else value["protocol_version"]
@@ -156,8 +176,14 @@ def resign(
         integrity_proof=value.get("integrity_proof"),
         confidentiality=value.get("confidentiality_tag"),
         policy_tag=value.get("policy_tag"),
+        added={name: value[name] for name in _added_names(protocol_version, original) if name in value},
     )
     return AdaptedEnvelope(envelope, name, (*changes, "signed again"))
+
+
+def _added_names(version: str | None, original: dict[str, Any]) -> Iterable[str]:
+    """Return the added fields that an envelope of the version may have."""
+    return formats.FORMATS.of(str(version or original["protocol_version"]).rpartition(".")[0])
 
 
 def _ancestors(original: dict[str, Any]) -> list[str]:
@@ -188,7 +214,8 @@ def check_adapted(envelope: Envelope) -> dict[str, Any]:
     except (InvalidEnvelope, InvalidJson) as error:
         raise Unverified(f"the carried original is not a valid envelope: {error.detail}") from error
     _check_author(value)
-    for name in _KEPT if value["payload"] is not None else (*_KEPT, "payload_ref"):
+    names = _KEPT if value["payload"] is not None else (*_KEPT, "payload_ref")
+    for name in (*names, *_added_names(None, envelope.value)):
         if value.get(name) != envelope.value.get(name):
             raise Unverified(f"{name} must equal the original's value")
     kind = value["event_class"] if value["event_class"] in CLASSES else "Observation"

@@ -24,6 +24,7 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.proofs import LEDGER
 from ropewalk.kernel.schema import shipped as schema
+from ropewalk.ledger.envelope import formats
 from ropewalk.ledger.envelope.edge_forms import canonical_members, mark_cbor, mark_json, unmark
 from ropewalk.ledger.envelope.fields import (
     OPTIONAL,
@@ -159,12 +160,13 @@ def build(
     label: str | None = None,
     protocol_version: str = "1.0.0",
     signed_fields: Sequence[str] = STRICT_SIGNED,
+    added: dict[str, jcs.Json] | None = None,
 ) -> Envelope:
     """Make and sign an envelope.
 
     A child of `parent` inherits its correlation id unless one is given. `ancestors` are the ids for the causality
     chain if no parent is given. To detach a payload, name its location (`detached`, a `payload_ref`): then only its
-    hash is kept.
+    hash is kept. `added` are fields that later versions define (`formats`); they are signed too.
 
     >>> key = SigningKey.generate("ed25519", bytes(range(32)))
     >>> ask = build(key, domain="ea.core", event_class="Command", event_type="deploy", payload={"v": 7},
@@ -197,7 +199,8 @@ def build(
         "confidentiality_tag": confidentiality,
         "policy_tag": policy_tag,
         "payload": None if detached is not None else payload,
-        "signature": {"alg": public.alg, "sig": "", "signed_fields": list(signed_fields)},
+        "signature": {"alg": public.alg, "sig": "", "signed_fields": [*signed_fields, *(added or ())]},
+        **(added or {}),
     }
     value = {name: each for name, each in value.items() if each is not None or name == "payload"}
     value["signature"]["sig"] = b64encode(key.sign(signature_preimage(value))).decode()
@@ -265,7 +268,10 @@ def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
     stamp = value.get("timestamp")
     if not isinstance(stamp, str):
         raise InvalidEnvelope("timestamp must be RFC 3339 text", where="/timestamp", schema=SCHEMA)
-    schema.validate(SCHEMA, value)
+    core = value
+    if formats.FORMATS.fields:
+        value, core = formats.FORMATS.split(value)
+    schema.validate(SCHEMA, core)
     parse_timestamp(stamp)
     if hash_from_hex(value["payload_hash"]) is None:
         raise InvalidEnvelope(

@@ -15,6 +15,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.proofs import LEDGER
+from ropewalk.ledger.envelope import formats
 from ropewalk.ledger.envelope.fields import FIELDS, EventClass, Level, parse_timestamp
 
 EnvelopeId = NewType("EnvelopeId", bytes)
@@ -130,7 +131,7 @@ class Envelope:
             signed.add("payload")
         return tuple(
             name
-            for name in FIELDS
+            for name in (*FIELDS, *sorted(formats.FORMATS.names))
             if name not in signed
             and name != "signature"
             and name in self.value
@@ -142,9 +143,9 @@ class Envelope:
         """The canonical bytes of the payload.
 
         Members are sorted, so the payload ends where payload_hash begins; no later member has such a key. Before it,
-        only evidence may hold free keys.
+        only evidence may hold free keys, and added fields may anywhere.
         """
-        if "attestation_evidence" in self.fields:
+        if "attestation_evidence" in self.fields or not formats.FORMATS.names.isdisjoint(self.fields):
             return jcs.encode(self.value["payload"])
         return self.raw[self.raw.index(b',"payload":') + 11 : self.raw.rindex(b',"payload_hash":"')]
 
@@ -195,7 +196,7 @@ def signature_preimage(value: dict[str, Any]) -> bytes:
 def _fast_preimage(value: dict[str, Any]) -> bytes:
     """Return the same for a checked value, without a walk over it if it has a single encoding."""
     names = value["signature"]["signed_fields"]
-    if "payload" in names or "attestation_evidence" in value:
+    if "payload" in names or "attestation_evidence" in value or not formats.FORMATS.names.isdisjoint(value):
         return signature_preimage(value)
     # All other members are strings, lists of strings and objects with ASCII keys.
     return _SIGNATURE_TAG + orjson.dumps(

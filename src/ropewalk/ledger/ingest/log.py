@@ -132,7 +132,10 @@ class ChannelWriter:
                 raise self._commit.busy()
             self._commit.check_idle()
             policy_hash = self.policy.hash if self.policy is not None else None
-            self._sealer.insert(block, replace(self._context, policy_hash=policy_hash, sealed=True))
+            # A sealed block was accepted by its writer's version gate; a copy reads every version it knows.
+            known = Context().supported_minors
+            context = replace(self._context, policy_hash=policy_hash, sealed=True, supported_minors=known)
+            self._sealer.insert(block, context)
 
     def end(self) -> None:
         """Stop taking envelopes because the store is about to be closed. Finish a running round first."""

@@ -115,23 +115,28 @@ def parse_control(rule: dict[str, Any]) -> Control:
     acts, count = rule["acts"], rule["approvals"]
     if not acts or not all(each in ACTS for each in acts):
         raise Invalid(f"acts must be a list of {', '.join(ACTS)}")
+    return Control(frozenset(acts), count, parse_people(rule["approvers"], "approver", count, "approvals"))
+
+
+def parse_people(value: list[Any], one: str, count: Any, counted: str) -> tuple[tuple[str, PublicKey], ...]:
+    """Return names and keys of the approvers or followers of a rule that asks for so many of them."""
     people: list[tuple[str, PublicKey]] = []
-    for each in rule["approvers"]:
+    for each in value:
         name = each.get("name") if isinstance(each, dict) else None
         if not isinstance(name, str) or not name:
-            raise Invalid("approvers must have name, identity_type and public_key")
+            raise Invalid(f"{one}s must have name, identity_type and public_key")
         try:
             people.append((name, PublicKey.from_json({k: v for k, v in each.items() if k != "name"})))
         except InvalidKey as error:
-            raise Invalid(f"approver {name}: {error.detail}") from error
+            raise Invalid(f"{one} {name}: {error.detail}") from error
     if len({key for _, key in people}) != len(people):
-        raise Invalid("a key of the approvers is listed twice")
+        raise Invalid(f"a key of the {one}s is listed twice")
     if type(count) is not int or not 1 <= count <= APPROVALS_MAX:
-        raise Invalid(f"approvals must be a number from 1 to {APPROVALS_MAX}")
+        raise Invalid(f"{counted} must be a number from 1 to {APPROVALS_MAX}")
     names = {name for name, _ in people}
     if count > len(names):
-        raise Invalid(f"approvals must be at most the number of approvers ({len(names)}), got {count}")
-    return Control(frozenset(acts), count, tuple(people))
+        raise Invalid(f"{counted} must be at most the number of {one}s ({len(names)}), got {count}")
+    return tuple(people)
 
 
 def require_approvals(

@@ -19,6 +19,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3, tagged
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents, check_link
+from ropewalk.ledger.envelope.adapt import read_as
 from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import make_provenance
@@ -186,13 +187,14 @@ class Replay:
         key_history: KeyHistory | None = None,
         policy: Policy | None = None,
         folding: FoldRunner | None = None,
+        minor: str | None = None,
     ) -> None:
         """Start a replay.
 
         `key_history` defines the valid signing keys; without it any valid signature is accepted. `folding` runs the
-        reducer.
+        reducer. `minor` is the version whose adapter reads the events; without it they are folded as they are stored.
         """
-        self.reducer, self.channel = reducer, channel
+        self.reducer, self.channel, self._minor = reducer, channel, minor
         self._folding = folding or LocalFoldRunner(reducer)
         self.height = -1
         self.envelopes = 0
@@ -327,6 +329,8 @@ class Replay:
             if "attestation_evidence" in event:
                 said = event["attestation_evidence"]["evidence_hash"].encode()
                 evidence = tagged(Tag.CHECKPOINT, evidence or b"", blake3(said))
+        if self._minor is not None:
+            events = [read_as(event, (header.height, n), self._minor) for n, event in enumerate(events)]
         self.fold(events, FoldContext(self.channel, header.height, header.timestamp_ns))
         self._below, self._block_hash, self.height = header, header.hash, header.height
         self._evidence = evidence

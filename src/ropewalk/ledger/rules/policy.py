@@ -39,6 +39,7 @@ from ropewalk.ledger.rules.policy_rules import (
     schema_of,
     tag_allows,
 )
+from ropewalk.ledger.versions.rehearsal_rule import RehearsalRule, parse_rehearsal_rule
 from ropewalk.ledger.versions.versions import parse_range
 
 EVALUATOR: Final = "ropewalk/1"
@@ -184,6 +185,11 @@ class Policy:
     def controls(self) -> tuple[Control, ...]:
         """The acts that need more than one approval."""
         return tuple(parse_control(rule) for rule in self.rules if rule["kind"] == "control")
+
+    @cached_property
+    def rehearsals(self) -> tuple[RehearsalRule, ...]:
+        """Which followers must rehearse a version before the channel accepts it."""
+        return tuple(parse_rehearsal_rule(rule) for rule in self.rules if rule["kind"] == "rehearsal")
 
     def lifetimes(self, key_since_ns: int) -> tuple[Lifetime, ...]:
         """Return the lifetimes of this policy and of a key in use since a time."""

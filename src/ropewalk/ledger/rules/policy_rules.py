@@ -15,12 +15,14 @@
                                          where it is given
     schema_declared                      no rule of the kind schema applies to it
 
-Four kinds apply to the channel, not to envelopes; see `lifetimes`, `approvals` and `Policy.alert_channels`:
+Five kinds apply to the channel, not to envelopes; see `lifetimes`, `approvals`, `Policy.alert_channels` and
+`versions.rehearsal_rule`:
 
     key_lifetime     days, overlap_days  the signing key is older; its successor is due `overlap_days` before
     policy_lifetime  until, overlap_days the policy itself has ended; `since` may name its start
     control          acts, approvals, approvers    too few people approved of an act
     alert_fanout     channels            Alerts are copied to these channels; `when` may narrow them
+    rehearsal        followers, rehearsals    too few followers replayed the channel with a new version
 
 A policy tag is enforced without a rule (`ask_tag`): one that names another policy, or denies, is denied.
 
@@ -44,6 +46,7 @@ from ropewalk.ledger.envelope.fields import FIELDS
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import parse_control
 from ropewalk.ledger.keys.lifetimes import lifetime_rule_fault
+from ropewalk.ledger.versions.rehearsal_rule import parse_rehearsal_rule
 
 Outcome = Literal["allow", "audit", "deny"]
 Rule = dict[str, Any]
@@ -66,11 +69,17 @@ _KINDS: Final[dict[str, dict[str, type]]] = {
     "policy_lifetime": {"until": str, "overlap_days": int},
     "control": {"acts": list, "approvals": int, "approvers": list},
     "alert_fanout": {"channels": list},
+    "rehearsal": {"followers": list, "rehearsals": int},
 }
-_OPTIONAL: Final = {"signed_fields": {"fields"}, "schema": {"detached"}, "policy_lifetime": {"since"}}
-CHANNEL_KINDS: Final = frozenset(("key_lifetime", "policy_lifetime", "control", "alert_fanout"))
+_OPTIONAL: Final = {
+    "signed_fields": {"fields"},
+    "schema": {"detached"},
+    "policy_lifetime": {"since"},
+    "rehearsal": {"within_blocks", "downgrade"},
+}
+CHANNEL_KINDS: Final = frozenset(("key_lifetime", "policy_lifetime", "control", "alert_fanout", "rehearsal"))
 _TAG: Final = "(policy_tag)"
-_IDENTITIES: Final = frozenset(("signers", "control"))  # their lists are not patterns
+_IDENTITIES: Final = frozenset(("signers", "control", "rehearsal"))  # their lists are not patterns
 _LEVELS: Final = ("public", "internal", "confidential", "restricted")
 _NEEDS: Final = ("detached", "key_ref", "enclave_ref")
 
@@ -157,7 +166,7 @@ def _check_lifetime(rule: Rule, here: str) -> None:
 
 def _check_control(rule: Rule, here: str) -> None:
     try:
-        parse_control(rule)
+        parse_control(rule) if rule["kind"] == "control" else parse_rehearsal_rule(rule)
     except Invalid as error:
         raise no_policy(f"{here}: {error.detail}") from error
     if rule["decision"] != "deny" or "when" in rule:
@@ -182,6 +191,7 @@ _CHECKS: Final[dict[str, Callable[[Rule, str], None]]] = {
     "key_lifetime": _check_lifetime,
     "policy_lifetime": _check_lifetime,
     "control": _check_control,
+    "rehearsal": _check_control,
     "alert_fanout": _check_fanout,
 }
 

@@ -14,6 +14,7 @@ from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidProof, ProofRef
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3, hash_from_hex
 from ropewalk.ledger.block.index_keys import CLAIMING
+from ropewalk.ledger.envelope import formats
 from ropewalk.ledger.envelope.fields import FIELDS, MINIMUM_SIGNED, decode_base64
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import check_binding
@@ -93,7 +94,7 @@ def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> RuleFinding:
 def rule_2_signature_scope(envelope: Envelope, _context: Context | None = None) -> RuleFinding:
     """S4 §7.2: the signature must be valid over the listed fields, and the list must name the required ones."""
     signature = envelope.fields["signature"]
-    fault = _scope_fault(tuple(signature["signed_fields"]))
+    fault = _scope_fault(tuple(signature["signed_fields"]), formats.FORMATS.names)
     if fault is not None:
         return RuleFinding(2, "failed", fault)
     kind = envelope.fields["origin_identity"]["identity_type"]
@@ -107,14 +108,14 @@ def rule_2_signature_scope(envelope: Envelope, _context: Context | None = None) 
 
 
 @lru_cache(maxsize=256)  # authors sign the same list again and again
-def _scope_fault(names: tuple[str, ...]) -> str | None:
+def _scope_fault(names: tuple[str, ...], added: frozenset[str]) -> str | None:
     signed = set(names)
     if len(signed) != len(names):
         return "a field is listed twice"
     if not signed.issuperset(MINIMUM_SIGNED):
         return f"not signed: {', '.join(name for name in MINIMUM_SIGNED if name not in signed)}"
-    if not signed <= _SIGNABLE:
-        return f'"{min(signed - _SIGNABLE)[:40]}" cannot be signed'
+    if not signed <= _SIGNABLE | added:
+        return f'"{min(signed - _SIGNABLE - added)[:40]}" cannot be signed'
     return None
 
 

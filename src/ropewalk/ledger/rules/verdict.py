@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from ropewalk.errors import (
@@ -68,7 +68,7 @@ class Context:
 
     history: EnvelopeHistory | None = None
     policy: Policy | None = None
-    supported_minors: frozenset[str] = SUPPORTED_MINORS
+    supported_minors: frozenset[str] = field(default_factory=lambda: SUPPORTED_MINORS)
     policy_hash: bytes | None = None
     sealed: bool = False  # the envelope is in a sealed block; this is not ingest
     # Verifies evidence, if the caller can.

@@ -13,17 +13,21 @@ from ropewalk.ledger.channel.channel import open_log
 from ropewalk.ledger.channel.settings import channels, read_settings
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.keys.approvals import Approval, require_approvals
+from ropewalk.ledger.replay.reducers import Reducer
 from ropewalk.ledger.versions.lifecycle import check_move, move_version, version_to_write
+from ropewalk.ledger.versions.rehearse import ShippedCheck
 from ropewalk.ledger.versions.statements import VersionAct, act_name, version_envelopes
 from ropewalk.ledger.versions.versions import Lifecycle
 
 
 def _asking(home: Path) -> list[str]:
-    """Return the channels whose policy requires approvals for a version change."""
+    """Return the channels whose policy requires approvals or rehearsals for a version change."""
     found = []
     for each in channels(home):
         policy = read_settings(home, each).policy
-        if policy is not None and any("version" in control.acts for control in policy.controls):
+        if policy is None:
+            continue
+        if policy.rehearsals or any("version" in control.acts for control in policy.controls):
             found.append(each)
     return found
 
@@ -34,13 +38,15 @@ def change_version(
     keys: Sequence[SigningKey],
     approvals: Sequence[Approval] = (),
     *,
+    reducer: Reducer | None = None,
     now_ns: Callable[[], int] = time.time_ns,
     wait_s: float = 0.0,
 ) -> tuple[Lifecycle, int]:
     """Move a version as approved; return its new state, and the height at which the channel records it.
 
     It is recorded first: after a crash the same change can be made again, and is not recorded twice. Every local
-    channel that requires approvals must accept it.
+    channel that requires approvals or rehearsals must accept it. `reducer` is that of the rehearsals, if it is not
+    built in.
     """
     asking = [each for each in _asking(home) if each != act.channel]
     policies = [read_settings(home, each).policy for each in (act.channel, *asking)]
@@ -48,6 +54,7 @@ def change_version(
         if policy is not None:
             require_approvals(act.to_json(), approvals, policy.controls)
     check_move(home, act.protocol_version, act.stage, sunset=act.sunset, grace_days=act.grace_days)
+    ShippedCheck(home, act, reducer, now_ns()).require((act.channel, *asking))
     with open_log(home, act.channel, keys[0], also=keys[1:], now_ns=now_ns, wait_s=wait_s) as opened:
         version = version_to_write(home, policies[0], now_ns())
         key = next((key for key in keys if key.public == opened.log.key_history.current.key), keys[0])
@@ -74,6 +81,6 @@ def require_no_approvals(home: Path) -> None:
     asking = _asking(home)
     if asking:
         raise Denied(
-            f"channel {asking[0]} requires approvals for a version change",
-            advice="Propose it with --propose, collect approvals, and name the channel with --channel.",
+            f"channel {asking[0]} requires approvals or rehearsals for a version change",
+            advice="Name the channel with --channel; --propose writes the change for approvers.",
         )

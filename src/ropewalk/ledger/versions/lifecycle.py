@@ -25,6 +25,7 @@ from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.log import ChannelWriter
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.rules.policy import Policy
+from ropewalk.ledger.versions.muscles import check_no_muscle_left
 from ropewalk.ledger.versions.statements import VersionAct, lifecycle_fault, read_acts
 from ropewalk.ledger.versions.versions import (
     LIFECYCLE,
@@ -117,14 +118,35 @@ def _moved(
         sunset=sunset if sunset is not None else moved.sunset,
         grace_days=grace_days if grace_days is not None else moved.grace_days,
     )
-    raw = encode_lifecycle([moved if each.minor == minor else each for each in table])
+    table = tuple(moved if each.minor == minor else each for each in table)
+    if stage in ("deprecated", "disabled"):
+        check_no_muscle_left(home, table, minor)
+    raw = encode_lifecycle(table)
     parse_lifecycle(raw)  # never write what cannot be read back
     return moved, raw
 
 
 def open_minors(home: Path, policy: Policy | None, now_ns: int) -> frozenset[str]:
     """Return the versions that the version gate of a channel accepts now."""
-    return gate(now_ns, read_lifecycle(home), policy.versions if policy is not None else None)
+    table = read_lifecycle(home)
+    named = policy.versions if policy is not None else None
+    return gate(now_ns, table, named, rehearsed=_rehearsed(home, table, policy))
+
+
+def _rehearsed(home: Path, table: Sequence[Lifecycle], policy: Policy | None) -> frozenset[str] | None:
+    """Return the versions that a policy with a rehearsal rule accepts: their recorded change was held to that rule.
+
+    The change names the policies that were asked, so one recorded before a channel existed opens nothing there.
+    """
+    if policy is None or not policy.rehearsals:
+        return None
+    acts = {life.minor: _recorded_act(home, life) for life in table}
+    asked = {minor: act.documents for minor, act in acts.items() if act is not None}
+    return frozenset(
+        minor
+        for minor, said in asked.items()
+        if said is not None and policy.hash.hex() in said.policies.values()
+    )
 
 
 def check_recorded(home: Path, table: Sequence[Lifecycle]) -> None:
@@ -133,15 +155,24 @@ def check_recorded(home: Path, table: Sequence[Lifecycle]) -> None:
         if life.recorded is None:
             continue
         channel, height = life.recorded
-        try:
-            block = Block.from_lines(Segments(home / "ledger" / channel).find(height).lines)
-            acts = [act for act in read_acts(block) if act.protocol_version == f"{life.minor}.x"]
-        except NotFound:
-            acts = []
+        act = _recorded_act(home, life)
         fault = f"{life.minor}.x: block {height} of channel {channel} records no change of it"
-        found = lifecycle_fault(life, acts[-1]) if acts else fault
+        found = lifecycle_fault(life, act) if act is not None else fault
         if found is not None:
             raise Damaged(f"{_path(home)}: {found}", reason="lifecycle", advice=RECORDED_ADVICE)
+
+
+def _recorded_act(home: Path, life: Lifecycle) -> VersionAct | None:
+    """Return the change of a version in the block that its row names."""
+    if life.recorded is None:
+        return None
+    channel, height = life.recorded
+    try:
+        block = Block.from_lines(Segments(home / "ledger" / channel).find(height).lines)
+    except NotFound:
+        return None
+    acts = [act for act in read_acts(block) if act.protocol_version == f"{life.minor}.x"]
+    return acts[-1] if acts else None
 
 
 def lifecycle_step(home: Path, channel: str, acts: Mapping[str, tuple[int, VersionAct]]) -> Step | None:
@@ -193,18 +224,20 @@ class VersionGate:
     def __init__(self, home: Path, policy: Policy | None, now_ns: Callable[[], int]) -> None:
         self._home, self._now_ns = home, now_ns
         self._path = str(_path(home))
+        self._policy = policy
         self._versions = policy.versions if policy is not None else None
         self._read()
 
     def __call__(self) -> frozenset[str]:
         if _mark(self._path) != self._mark:
             self._read()
-        return gate(self._now_ns(), self._table, self._versions)
+        return gate(self._now_ns(), self._table, self._versions, rehearsed=self._rehearsed)
 
     def _read(self) -> None:
         mark = _mark(self._path)  # before the table: if it changes meanwhile, it is read again
         self._table = read_lifecycle(self._home)
         check_recorded(self._home, self._table)
+        self._rehearsed = _rehearsed(self._home, self._table, self._policy)
         self._mark = mark
 
 

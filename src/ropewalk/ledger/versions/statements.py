@@ -1,7 +1,10 @@
 """Version changes (S4 §16): proposed, approved, recorded in a channel.
 
     {"version":1, "act":"version", "channel", "protocol_version":"1.0.x", "stage", "sunset":"<time>"|null,
-     "grace_days":n|null}
+     "grace_days":n|null, "documents":{"guide":"<blake3>", "transcript":"<envelope id>", "policies":{channel:hash}}}
+
+`documents` is what the change ships: the migration guide, the rehearsal that the channel holds, and the policies in
+force; changes recorded before it was required have none.
 
 A channel records it as a `Command` of type `ledger.version.change` with the act, and a `Result` of type
 `ledger.version.changed` with the act and the approvals. The channel's policy decides how many are needed, as with keys.
@@ -35,6 +38,19 @@ _wrong = _FORM.wrong
 
 
 @dataclass(frozen=True, slots=True)
+class ShippedDocuments:
+    """What a version change ships (S4 §16), by digest."""
+
+    guide: str
+    transcript: str
+    policies: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form in the act."""
+        return {"guide": self.guide, "transcript": self.transcript, "policies": self.policies}
+
+
+@dataclass(frozen=True, slots=True)
 class VersionAct:
     """Moves a version to a stage, with its dates; the channel records it."""
 
@@ -43,6 +59,7 @@ class VersionAct:
     stage: Stage
     sunset: str | None = None
     grace_days: int | None = None
+    documents: ShippedDocuments | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that approvers sign."""
@@ -54,6 +71,7 @@ class VersionAct:
             "stage": self.stage,
             "sunset": self.sunset,
             "grace_days": self.grace_days,
+            **({} if self.documents is None else {"documents": self.documents.to_json()}),
         }
 
 
@@ -65,7 +83,7 @@ def parse_version_act(value: Any) -> VersionAct:
     True
     """
     expected = "version, act, channel, protocol_version, stage, sunset and grace_days"
-    value = _FORM.members(value, _MEMBERS, expected)
+    value = _FORM.members(value, _MEMBERS, expected, ("documents",))
     if value["act"] != "version":
         raise _wrong(f"expected {expected}")
     if not isinstance(value["channel"], str) or not isinstance(value["protocol_version"], str):
@@ -81,7 +99,20 @@ def parse_version_act(value: Any) -> VersionAct:
             parse_timestamp(sunset if isinstance(sunset, str) else "")
         except InvalidEnvelope as error:
             raise _wrong(f"sunset: {error.detail}") from error
-    return VersionAct(value["channel"], value["protocol_version"], value["stage"], sunset, grace)
+    documents = _parse_documents(value["documents"]) if "documents" in value else None
+    return VersionAct(value["channel"], value["protocol_version"], value["stage"], sunset, grace, documents)
+
+
+def _parse_documents(value: Any) -> ShippedDocuments:
+    if not isinstance(value, dict) or value.keys() != {"guide", "transcript", "policies"}:
+        raise _wrong("documents must have guide, transcript and policies")
+    if not isinstance(value["policies"], dict):
+        raise _wrong("policies must name channels and their policy hashes")
+    return ShippedDocuments(
+        _FORM.digest(value["guide"], "guide"),
+        _FORM.digest(value["transcript"], "transcript"),
+        {name: _FORM.digest(each, "policies") for name, each in value["policies"].items()},
+    )
 
 
 def version_envelopes(

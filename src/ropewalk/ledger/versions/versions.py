@@ -75,6 +75,15 @@ def parse_range(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def parse_minor(text: str) -> tuple[int, int]:
+    """Return major and minor of a minor version.
+
+    >>> parse_minor("1.10")
+    (1, 10)
+    """
+    return parse_range(f"{text}.x")
+
+
 def version_of(text: str) -> tuple[int, int, int]:
     """Return major, minor and patch of a version.
 
@@ -147,11 +156,16 @@ def writable_minors(
 
 
 def gate(
-    at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE, allowed: Iterable[str] | None = None
+    at_ns: int,
+    table: Sequence[Lifecycle] = LIFECYCLE,
+    allowed: Iterable[str] | None = None,
+    *,
+    rehearsed: frozenset[str] | None = None,
 ) -> frozenset[str]:
     """Return what rule 4 accepts at a time: versions whose lifecycle allows it, narrowed by a policy if it names any.
 
-    A policy that names a version opts into its preview. Versions this code cannot read are never accepted.
+    A policy that names a version opts into its preview. Versions this code cannot read are never accepted. With
+    `rehearsed`, only the oldest version and those are accepted.
 
     >>> table = (Lifecycle("1.0", "active"), Lifecycle("1.1", "preview"))
     >>> sorted(gate(0, table)), sorted(gate(0, table, ["1.1.x"]))
@@ -159,6 +173,8 @@ def gate(
     """
     named = None if allowed is None else {".".join(map(str, parse_range(text))) for text in allowed}
     open_now = writable_minors(at_ns, table, named or ()) & {life.minor for life in LIFECYCLE}
+    if rehearsed is not None:
+        open_now &= {LIFECYCLE[0].minor, *rehearsed}
     return open_now if named is None else open_now & named
 
 

@@ -78,7 +78,7 @@ def replay(
     from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.ledger.replay.channel_replay import replay_signing
 
-    reducer, place = _reducer(name), here()
+    reducer, place = named_reducer(name), here()
     done = replay_signing(
         place.home,
         channel,
@@ -137,7 +137,7 @@ def prove_state(channel: str, name: str, pointer: str, height: int | None, outpu
     from ropewalk.ledger.replay.prove_state import prove_state as prove
     from ropewalk.ledger.replay.state_map import parse_pointer
 
-    proof = prove(here().home, channel, _reducer(name), parse_pointer(pointer), height)
+    proof = prove(here().home, channel, named_reducer(name), parse_pointer(pointer), height)
     write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
     if output != "-":
         answer = {"channel": channel, "height": proof.height, "key": list(proof.key), "path": output}
@@ -146,7 +146,8 @@ def prove_state(channel: str, name: str, pointer: str, height: int | None, outpu
         emit({**answer, **found}, f"ok  {channel} {proof.height}  {pointer} = {said}  {output}")
 
 
-def _reducer(name: str) -> Reducer:
+def named_reducer(name: str) -> Reducer:
+    """Return a reducer by name; modules of the current directory are found too."""
     from ropewalk.ledger.replay.reducers import find_reducer
 
     if ":" in name:
