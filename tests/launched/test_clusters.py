@@ -10,11 +10,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+import ropewalk
+from ropewalk.disk import key_files
+from ropewalk.ledger.channel.settings import read_settings
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.launched.test_commands import command, run
 from tests.pipeline.killing import check_recorded, ending, executors_of, grow, kill_one
@@ -51,6 +56,35 @@ df.createOrReplaceTempView("logs")
 said += [spark.sql("SELECT * FROM logs WHERE topic = 'staging' AND height > 2").count()]
 said += [spark.sql("SELECT * FROM logs").count(), df.join(prod, "topic").count()]
 print("ANSWERS", *said)
+stop(spark)
+"""
+JOBS = """
+import os, sys, time
+from functools import partial
+from pathlib import Path
+from ropewalk.cli.pipeline.running import cache_folder
+from ropewalk.disk.repository_paths import find_repository
+from ropewalk.ledger.bundle.files import export_blocks
+from ropewalk.ledger.replay.channel_replay import replay_signing
+from ropewalk.pipeline.jobs.export import export_channels
+from ropewalk.pipeline.jobs.ingest import Ingest
+from ropewalk.pipeline.jobs.replay import replay_channels
+from ropewalk.pipeline.launch.launch import QUICK, Setting, launch, stop
+from ropewalk.pipeline.tables.verify import verify_tables
+from ropewalk.pipeline.tables.warehouse import Warehouse
+source, warehouse, master = sys.argv[1:]
+options = {"spark.executor.extraJavaOptions": " ".join(QUICK)}
+spark = launch(Setting(master, cache=cache_folder(), quick=True, options=options), os.environ)
+place, store = find_repository(Path(source)), Warehouse(Path(warehouse))
+say = partial(print, flush=True)
+say("ingested", Ingest(spark, place.git_dir, store.path, now_ms=lambda: 1).once().rows)
+say("verified", verify_tables(spark, store, place.git_dir).report.verdict)
+signing = partial(replay_signing, node_keys=place.keys, user_keys=place.keys)
+for each in replay_channels(spark, place.git_dir, "counts", signing):
+    say("replayed", each.channel, each.blocks)
+keys = {"key_folder": place.keys, "key_name": "node"}
+for each in export_channels(spark, place.git_dir, store.inside("bundles"), export_blocks, blocks_per_bundle=3, **keys):
+    say(each.path)
 stop(spark)
 """
 # Executors are started by Spark's own launcher, which asks for a module that small runtimes lack.
@@ -220,13 +254,23 @@ def test_filters_do_not_leak_over_connect(world: World, server: str):
     assert _answers(world, "", server) == [12, 47, 17, 47, 2, 47, 144]
 
 
+class Cluster(NamedTuple):
+    """Where the master listens, and the workers' processes."""
+
+    url: str
+    workers: tuple[int, ...]
+
+    def executors(self) -> list[int]:
+        return [pid for worker in self.workers for pid in executors_of(worker)]
+
+
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A standalone master and two workers, each a process with its own folder."""
     import pyspark
 
     from ropewalk.pipeline.launch.java import find_java
-    from ropewalk.pipeline.launch.launch import OPENED
+    from ropewalk.pipeline.launch.launch import OPENED, QUICK
 
     home = Path(pyspark.__file__).parent
     with socket.socket() as probe:
@@ -241,7 +285,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         folder = tmp_path / name
         folder.mkdir()
         opened = [f"--add-opens={each}=ALL-UNNAMED" for each in OPENED]
-        flags = ["-Xmx256m", "-XX:+IgnoreUnrecognizedVMOptions", *opened, f"-Djava.io.tmpdir={folder}"]
+        flags = [
+            "-Xmx256m",
+            *QUICK,
+            "-XX:+IgnoreUnrecognizedVMOptions",
+            *opened,
+            f"-Djava.io.tmpdir={folder}",
+        ]
         java = [str(find_java(os.environ).path), *flags, "-cp", f"{home / 'jars'}/*"]
         return subprocess.Popen(
             [*java, *arguments],
@@ -273,12 +323,38 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             "0",
         )
         with (
-            ended(start("one", *worker, "--work-dir", str(tmp_path / "one"), address), 500),
-            ended(start("two", *worker, "--work-dir", str(tmp_path / "two"), address), 500),
+            ended(start("one", *worker, "--work-dir", str(tmp_path / "one"), address), 500) as one,
+            ended(start("two", *worker, "--work-dir", str(tmp_path / "two"), address), 500) as two,
         ):
-            yield address
+            yield Cluster(address, (one.pid, two.pid))
 
 
 @needs_jdk
-def test_filters_do_not_leak_on_a_cluster(world: World, cluster: str):
-    assert _answers(world, cluster, "") == [12, 47, 17, 47, 2, 47, 144]
+def test_filters_do_not_leak_on_a_cluster(world: World, cluster: Cluster):
+    assert _answers(world, cluster.url, "") == [12, 47, 17, 47, 2, 47, 144]
+
+
+@needs_jdk
+def test_jobs_on_a_cluster_outlive_an_executor(world: World, tmp_path: Path, cluster: Cluster):
+    """Ingest, verify, replay and export on a standalone cluster; each of the first two loses an executor."""
+    chance = random.Random(5)
+    key_files.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
+    driver = subprocess.Popen(
+        [sys.executable, "-c", JOBS, str(world.path), str(tmp_path / "t"), cluster.url],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with ended(driver, 400):
+        assert driver.stdout is not None
+        gone = ending(driver)
+        assert kill_one(cluster.executors, chance, 0.0, gone)
+        assert driver.stdout.readline() == "ingested 47\n"
+        assert kill_one(cluster.executors, chance, 0.0, gone)
+        assert driver.stdout.readline() == "verified passed\n"
+        assert driver.stdout.readline() == "replayed ea.core 5\n"
+        bundles = [Path(line.strip()) for line in driver.stdout]
+        assert driver.wait(60) == 0
+    assert keys_of(tmp_path / "t", "events") == keys_in_log(world)
+    trust = read_settings(world.place.home, "ea.core").trust()
+    trust = replace(trust, bundle_signers=(key_files.load_signing(world.place.keys, "node").public,))
+    assert [ropewalk.verify(each, trust=trust).verdict for each in bundles] == ["passed", "passed"]

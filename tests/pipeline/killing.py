@@ -195,7 +195,7 @@ def kill_one(
     return False
 
 
-def ending(process: subprocess.Popen[bytes]) -> threading.Event:
+def ending(process: subprocess.Popen[Any]) -> threading.Event:
     """An event for the end of a process."""
     ended = threading.Event()
 
