@@ -75,6 +75,7 @@ EDGES = {
     "ledger.evidence.settings",
     "ledger.ingest.async_log",
     "ledger.ingest.thread_pool",
+    "ledger.keys.failover",
     "ledger.keys.rotate",
     "ledger.mailbox.anchoring",
     "ledger.mailbox.client",

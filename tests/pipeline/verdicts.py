@@ -27,12 +27,11 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
-from ropewalk.ledger.channel.channel import open_channel, open_log
+from ropewalk.ledger.channel.channel import OpenReplica, open_channel, open_log
 from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.keys.rotate import rotate_key
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.remote.replica import OpenReplica
 from ropewalk.ledger.rules.policy import parse_policy
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.jobs.verify import report_checked, settings_checked

@@ -81,6 +81,7 @@ TYPES = {
     "retire": "ledger.key_retirement",
     "revoke": "ledger.key_revocation",
     "destroy": "ledger.key_destruction",
+    "promote": "ledger.key_promotion",
 }
 
 
@@ -92,9 +93,13 @@ def said(
     new: SigningKey | None = None,
     sealer: SigningKey | None = None,
     accepts: dict[str, Any] | None = None,
+    basis: dict[str, Any] | None = None,
+    approvals: tuple[Case, ...] = (),
+    below: str = "00" * 32,
+    policy_hash: str | None = None,
 ) -> Case:
     """The act in an envelope, alone in a block; `accepts` is what the new key signs, where that is something else."""
-    payload = {**act, "approvals": []}
+    payload = {**act, **(basis or {}), "approvals": list(approvals)}
     if new is not None:
         payload["acceptance"] = signature(new, b"ea:key-acceptance:v1", canonical(accepts or act))
     envelope: dict[str, Any] = {
@@ -109,25 +114,160 @@ def said(
     }
     pairs = canonical([[name, envelope[name]] for name in SIGNED])
     envelope["signature"] = {**signature(author, b"ea:signature:v1", pairs), "signed_fields": SIGNED}
-    seal = sealer or author
+    root = blake3(b"ea:envelope:v1" + canonical(envelope)).hexdigest()
+    return {"block": sealed(height, sealer or author, root, below, policy_hash), "envelope": envelope}
+
+
+def sealed(
+    height: int, key: SigningKey, root: str, below: str = "00" * 32, policy_hash: str | None = None
+) -> Case:
+    """The record of a block."""
     header = {
         "protocol_version": 1,
         "channel": "ea.core",
         "height": height,
-        "prev_block_hash": "00" * 32,
-        "merkle_root": blake3(b"ea:envelope:v1" + canonical(envelope)).hexdigest(),
+        "prev_block_hash": below,
+        "merkle_root": root,
         "timestamp": str(NOON_NS),
-        "origin_identity": fingerprint(seal),
+        "origin_identity": fingerprint(key),
         "integrity_proof": None,
-        "policy_hash": None,
+        "policy_hash": policy_hash,
         "envelope_count": 1,
     }
-    block = {
+    return {
         "header": header,
-        "signature": signature(seal, b"ea:block-signature:v1", canonical(header)),
-        "signer": identity(seal),
+        "signature": signature(key, b"ea:block-signature:v1", canonical(header)),
+        "signer": identity(key),
     }
-    return {"block": block, "envelope": envelope}
+
+
+def control(approvers: dict[str, SigningKey], acts: tuple[str, ...] = ("promote",), count: int = 2) -> Case:
+    """A policy by which some people approve."""
+    people = [{"name": name, **identity(key)} for name, key in approvers.items()]
+    rule = {"id": "two", "name": "two", "version": 1, "kind": "control", "decision": "deny"}
+    rule |= {"acts": list(acts), "approvals": count, "approvers": people}
+    return {
+        "version": 1,
+        "name": "p",
+        "evaluator_version": "ropewalk/1",
+        "capability_matrix": {},
+        "rules": [rule],
+    }
+
+
+def policy_hash_of(policy: Case) -> str:
+    frozen = {name: policy[name] for name in ("rules", "evaluator_version", "capability_matrix")}
+    return blake3(b"ea:policy:v1" + canonical(frozen)).hexdigest()
+
+
+ANN, BEN, CID = (SigningKey(bytes([number]) * 32) for number in range(11, 14))
+PEOPLE = {"ann": ANN, "ben": BEN, "cid": CID}
+
+
+def promoted(
+    place: int,
+    old: SigningKey,
+    new: SigningKey,
+    *,
+    epoch: int = 1,
+    approvers: tuple[SigningKey, ...] = (ANN, BEN),
+    policy: Case | None = None,
+    held: Case | None = None,
+    approved: Case | None = None,
+    author: SigningKey | None = None,
+    sealer: SigningKey | None = None,
+    accepts: SigningKey | None = None,
+    **changes: Any,
+) -> Case:
+    """A promotion on a block that `old` sealed under the policy `held`. The rest makes one that does not hold."""
+    held = held or control(PEOPLE)
+    below = sealed(place - 1, old, "11" * 32, "22" * 32, policy_hash_of(held))
+    hash_ = blake3(b"ea:block:v1" + canonical(below["header"])).hexdigest()
+    act = {
+        **end("promote", old),
+        "new_key": identity(new),
+        "new_fingerprint": fingerprint(new),
+        "epoch": epoch,
+    }
+    act |= {"height": place, "prev_block_hash": hash_, **changes}
+    signed = canonical({**act, **(approved or {})})
+    return said(
+        place,
+        act,
+        author or new,
+        new=accepts or new,
+        sealer=sealer,
+        basis={"below": below, "policy": policy or held},
+        approvals=tuple(
+            {"approver": identity(key), "signature": signature(key, b"ea:approval:v1", signed)}
+            for key in approvers
+        ),
+        below=hash_,
+        policy_hash=policy_hash_of(held),
+    )
+
+
+def promotions() -> Case:
+    once = promoted(5, FIRST, SECOND)
+    yes, no = {"expect": True}, {"expect": False}
+
+    def wrong(name: str, why: str, *keys: Case) -> Case:
+        return case(name, why, list(keys), error="RopewalkError")
+
+    def forged(name: str, why: str, **lies: Any) -> Case:
+        return wrong(name, why, promoted(5, FIRST, SECOND, **lies))
+
+    over = said(3, rotate(FIRST, THIRD, since=0, until=9), FIRST, new=THIRD)
+    return {
+        "name": "key_promotion",
+        "why": "As key_line, with promotions: a statement that the new key seals itself, with the approvals of the "
+        "policy that the block below names, and that block.",
+        "cases": [
+            case("new_key", "it seals from its own block on", [once], (5, 0, SECOND), **yes),
+            case("new_key_below", "but not below", [once], (4, 0, SECOND), **no),
+            case("old_key_below", "what was sealed stays valid", [once], (5, 0, FIRST), **yes),
+            case("old_key_above", "the old writer is shut out", [once], (6, 0, FIRST), **no),
+            case(
+                "overlap_above",
+                "so is a key in its overlap",
+                [over, promoted(5, THIRD, SECOND)],
+                (6, 0, FIRST),
+                **no,
+            ),
+            case("again", "epoch 2", [once, promoted(8, SECOND, OTHER, epoch=2)], (9, 0, OTHER), **yes),
+            case(
+                "two_of_three",
+                "any two",
+                [promoted(5, FIRST, SECOND, approvers=(CID, BEN))],
+                (6, 0, SECOND),
+                **yes,
+            ),
+            forged("one_approval", "two are needed", approvers=(ANN,)),
+            forged("approved_twice", "by one person", approvers=(ANN, ANN)),
+            forged("approved_by_another", "whom the policy does not name", approvers=(ANN, OTHER)),
+            forged("approved_epoch", "approved for another epoch", approved={"epoch": 2}),
+            forged("approved_height", "approved for another height", approved={"height": 6}),
+            forged("approved_key", "approved for another key", approved={"new_key": identity(OTHER)}),
+            forged("epoch_skipped", "epoch 1 is next", epoch=2),
+            forged("other_height", "not its own", height=6),
+            forged("other_block", "not the block below", prev_block_hash="33" * 32),
+            forged(
+                "other_policy",
+                "not that of the block below",
+                policy=control({"x": OTHER, "y": THIRD}),
+                approvers=(OTHER, THIRD),
+            ),
+            forged("no_rule", "the policy lets nobody promote", held=control(PEOPLE, ("rotate",))),
+            forged("minority", "two of four are no majority", held=control({**PEOPLE, "dan": THIRD})),
+            forged("not_accepted", "the new key signed nothing", accepts=OTHER),
+            forged("signed_by_another", "not by the new key", author=OTHER, sealer=SECOND),
+            forged("sealed_by_another", "not by the new key", sealer=OTHER),
+            wrong("below_untrusted", "no valid key sealed the block below", promoted(5, OTHER, SECOND)),
+            wrong("epoch_repeated", "epoch 2 is next", once, promoted(8, SECOND, OTHER, epoch=1)),
+            wrong("after_it", "by a key that was shut out", once, promoted(8, FIRST, OTHER, epoch=2)),
+            wrong("revoked", "to a key that was revoked", said(3, end("revoke", SECOND), FIRST), once),
+        ],
+    }
 
 
 def case(
@@ -232,4 +372,4 @@ def line() -> Case:
 
 
 def generate() -> dict[str, object]:
-    return {"ledger_keys/line.json": line()}
+    return {"ledger_keys/line.json": line(), "ledger_keys/promotion.json": promotions()}

@@ -13,7 +13,12 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
 
-FILE = Path(__file__).parents[3] / "vectors" / "ledger_keys" / "line.json"
+FOLDER = Path(__file__).parents[3] / "vectors" / "ledger_keys"
+CASES = [
+    pytest.param(case, id=f"{path.stem}-{case['name']}")
+    for path in sorted(FOLDER.glob("*.json"))
+    for case in json.loads(path.read_bytes())["cases"]
+]
 
 
 def counts(given: dict[str, Any]) -> bool:
@@ -24,7 +29,7 @@ def counts(given: dict[str, Any]) -> bool:
     return validity is not None and validity.is_valid(block["height"], int(block["timestamp"]))
 
 
-@pytest.mark.parametrize("case", json.loads(FILE.read_bytes())["cases"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", CASES)
 def test_case(case):
     if "error" in case:
         with pytest.raises(getattr(errors, case["error"])):

@@ -24,9 +24,8 @@ from tests.unit.ledger.making import (
 )
 
 from ropewalk.errors import Denied, Invalid, NotFound, Unverified
-from ropewalk.ledger.channel.channel import Channel, open_channel
+from ropewalk.ledger.channel.channel import Channel, OpenReplica, open_channel
 from ropewalk.ledger.channel.settings import create_channel, read_settings
-from ropewalk.ledger.remote.replica import OpenReplica
 from ropewalk.ledger.replay.reducers import REDUCERS, find_reducer
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy, parse_policy
 from ropewalk.ledger.versions.change import change_version

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input, say, write_output
+from ropewalk.cli.common.command import Command, Group, emit, parse_input, say, write_output
 from ropewalk.cli.common.locations import here, key_folder, key_folders, signing_key
 from ropewalk.cli.common.options import channel_option, option, repeated, required
 from ropewalk.cli.ledger.channel import channel_keys, read_approvals
@@ -196,6 +196,44 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
         )
 
 
+@click.command(
+    "promote",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger promote --channel audit --to node --propose promotion.json\n"
+    "  ropewalk ledger promote --channel audit --to node --proposal promotion.json \\\n"
+    "      --approval ada.json --approval bob.json\n",
+)
+@channel_option
+@required("--to", "NAME", "Key that seals from now on; `node` is that of this repository.")
+@reason_option
+@propose_option
+@proposal_option
+@approval_option
+def promote(
+    channel: str, to: str, reason: str, propose: str | None, proposal: str | None, approvals: tuple[str, ...]
+) -> None:
+    """Make this verified copy of a channel its writer, under a new epoch.
+
+    For the case that the writer is lost. The policy names who must approve; the promotion is a block of the channel,
+    and verifiers that trust the old key accept it. A writer that comes back is fenced when it pulls from here.
+    """
+    from ropewalk.ledger.keys.failover import promote as carry_out
+    from ropewalk.ledger.keys.failover import propose_promotion
+
+    home, new = here().home, signing_key(to)
+    act, signed = _given(proposal, approvals)
+    act = act or propose_promotion(home, channel, new.public, reason=reason)
+    _check_fits(act, "promote", channel)
+    if propose is not None:
+        write_proposal(propose, act.to_json())
+        return
+    receipt = carry_out(home, act, new, approvals=signed, wait_s=WRITER_WAIT_S)
+    emit(
+        {"channel": channel, **receipt.to_json(), **act.to_json()},
+        f"ok  {channel} {receipt.height}  epoch {act.epoch}, sealed by {new.public.did()}",
+    )
+
+
 _other(
     "retire",
     "retire",
@@ -230,6 +268,8 @@ def approve_(proposal: str, name: str, output: str) -> None:
 
     value = parse_input(proposal, _parse_proposal)
     say(f"approving: {describe_proposal(value)}")
+    if value["act"] == "promote":
+        _vote(value, name)
     made = approve(value, signing_key(name))
     write_output(output, made.to_bytes(value) + (b"\n" if output == "-" else b""))
     if output != "-":
@@ -245,6 +285,20 @@ def _follow(channel: str, keys: tuple[SigningKey, ...]) -> None:
 
     if follow_with_snapshots(here().home, channel, keys, wait_s=WRITER_WAIT_S) is not None:
         say("the snapshot channel was rotated, too")
+
+
+def _vote(value: dict[str, Any], name: str) -> None:
+    """Refuse to approve two promotions of one epoch, or one that leaves out blocks which are here."""
+    from contextlib import suppress
+
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.keys.failover import check_not_behind, vote
+    from ropewalk.ledger.keys.statements import parse_act
+
+    act = parse_act(value)
+    with suppress(NotFound):  # approving needs neither a repository nor a copy
+        check_not_behind(here().home, act)
+    vote(key_folder().parent / "promotions", act, signing_key(name).public)
 
 
 def _parse_proposal(raw: bytes) -> dict[str, Any]:
@@ -332,6 +386,8 @@ def _table(rows: list[dict[str, Any]], revoked: list[dict[str, Any]], channel: s
 
 
 def _act_line(act: dict[str, Any]) -> str:
-    to = f" to {act['new_fingerprint'][:16]}…, until {act['until']}" if act["act"] == "rotate" else ""
+    to = f" to {act['new_fingerprint'][:16]}…" if "new_fingerprint" in act else ""
+    to += f", until {act['until']}" if "until" in act else ""
+    to += f" in epoch {act['epoch']}" if "epoch" in act else ""
     people = f"  approved by {', '.join(act['approved_by'])}" if act["approved_by"] else ""
     return f"{act['height']}  {act['act']} {act['key'][:16]}…{to}, since {act['since']}{people}"

@@ -29,9 +29,10 @@ from ropewalk.errors import (
     InvalidDigest,
     NotFound,
     RangeExceeded,
+    RopewalkError,
     Unavailable,
 )
-from ropewalk.kernel import merkle
+from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report, Status
 from ropewalk.ledger.block.block import Block, parse_record
@@ -54,9 +55,9 @@ from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.log import ChannelWriter, check_time
 from ropewalk.ledger.ingest.ports import Head, IngestLimits
-from ropewalk.ledger.ingest.sealer import foreign_channel, no_key
+from ropewalk.ledger.ingest.sealer import FENCE, fenced, foreign_channel, no_key
 from ropewalk.ledger.ingest.thread_pool import ThreadPool
-from ropewalk.ledger.keys.history import KeyHistory, KeyProof
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof, parse_key_proofs
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.proof.trust import Trust
@@ -325,7 +326,8 @@ class OpenLog(Closing):
             )
 
     def _check_keys(self, keys: Sequence[SigningKey], key_history: KeyHistory, now_ns: int) -> None:
-        """Raise unless one of the keys is valid now."""
+        """Raise unless one of the keys is valid now, and no other copy was promoted."""
+        check_fence(self.channel)
         known = [validity for key in keys if (validity := key_history.validity(key.public)) is not None]
         if not known:
             raise foreign_channel(self.channel.settings.channel, key_history.current.key)
@@ -358,6 +360,30 @@ class OpenLog(Closing):
             _journal.info("%s; it is built again from the log when it is next used", error.detail)
         with contextlib.suppress(Unavailable):
             self.index.close()
+
+
+class OpenReplica(OpenLog):
+    """A replica open for blocks sealed by its origin. It seals none."""
+
+    def __init__(self, channel: Channel, **options: Any) -> None:
+        super().__init__(channel, SigningKey.generate("ed25519", os.urandom(32)), **options)
+
+    def _check_keys(self, keys: Sequence[SigningKey], key_history: Any, now_ns: int) -> None:
+        """Accept any keys: without a key of the channel no block can be sealed here."""
+
+
+def check_fence(channel: Channel) -> None:
+    """Raise if another copy was promoted below the head of this one: blocks sealed here would be a fork."""
+    path = channel.folder / "evidence" / FENCE
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return
+    try:
+        (promotion,) = parse_key_proofs([jcs.parse(raw)])
+    except RopewalkError as error:
+        raise Damaged(f"{path}: {error.detail}", reason="promotion") from error
+    raise fenced(channel.settings.channel, promotion)
 
 
 # Threads that lead or wait in a log are not in a forked child: close it there.

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ropewalk.errors import Conflict, RopewalkError, Unavailable, Unverified
+from ropewalk.errors import Conflict, Forked, RopewalkError, Unavailable, Unverified
+from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.block.block import Block, check_link, find_fork, parse_record, seal
 from ropewalk.ledger.block.index_keys import index_keys_of
@@ -23,12 +24,14 @@ from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
 from ropewalk.ledger.ingest.ticket import EnvelopeTicket, LedgerReceipt, OpenBlock
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.lifetimes import Lifetime, check_lifetimes
-from ropewalk.ledger.keys.statements import is_key_statement
+from ropewalk.ledger.keys.promotion import is_promotion
+from ropewalk.ledger.keys.statements import is_key_statement, parse_key_statement
 from ropewalk.ledger.keys.validity import KeyValidity
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context, Position, RuleFinding
 
+FENCE: Final = "promotion.json"  # in the evidence of a copy that another one has replaced as writer
 STOPPED: Final = "was interrupted while a block was written"
 Written = tuple[OpenBlock, Block, Any]
 
@@ -334,13 +337,21 @@ class BlockSealer:
         record = block.record
         if record.header.channel != self._channel:
             raise Conflict(f"block of channel {record.header.channel}, not {self._channel}")
+        statement = KeyProof.of(block)
+        promotion = statement if statement is not None and is_promotion(statement.envelope) else None
         if record.height < self.head.height:
             ours = parse_record(self._index.lines_of(record.height, None)[0])
             fork = find_fork(ours, record)
             if fork is None:
                 return
+            if promotion is not None:  # without approvals it is no evidence of anything
+                said = parse_key_statement(promotion.envelope)
+                self.key_history.check_approved(said, promotion.envelope, record)
             if self._keep_evidence is not None:
                 self._keep_evidence(f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes())
+                if promotion is not None and said.act.epoch > self.key_history.epoch:
+                    self._keep_evidence(FENCE, jcs.encode(promotion.to_json()))
+                    raise fenced(self._channel, promotion)
             raise fork.error()
         below = (
             parse_record(self._index.lines_of(self.head.height - 1, None)[0]) if self.head.height else None
@@ -351,9 +362,8 @@ class BlockSealer:
                 f"block {block.height}: policy_hash must be that of this channel's policy",
                 height=block.height,
             )
-        statement = KeyProof.of(block)
         if statement is not None:
-            self.key_history.look(statement.envelope, record.signer, self._channel, self._policy)
+            self.key_history.look(statement.envelope, record.signer, self._channel, self._policy, record)
             self._note(block.height)
             context = replace(context, policy=None)
         envelopes = self._judged(block, context)
@@ -397,10 +407,24 @@ def foreign_channel(channel: str, sealer: PublicKey) -> Conflict:
     )
 
 
+def fenced(channel: str, promotion: KeyProof) -> Forked:
+    """Return the error for a copy that went on after another one was promoted."""
+    act = parse_key_statement(promotion.envelope).act
+    assert act.new_key is not None
+    return Forked(
+        f"channel {channel} has another writer, {act.new_key.did()}: it was promoted in epoch {act.epoch} at block "
+        f"{act.height}, on {act.since}; block {act.height} and later ones here are not part of the channel",
+        height=act.height,
+        advice="Nothing can be sealed here. `ropewalk ledger pull --forks longest` takes the promoted history and puts "
+        "this one aside; append lost envelopes again with `ropewalk ledger send`.",
+    )
+
+
 def no_key(channel: str, key_history: KeyHistory, at_ns: int) -> Conflict:
     """Return the error for a channel none of whose available keys is valid now."""
     current = key_history.current
     since = f" since {format_timestamp(current.since_ns)}" if current.since_ns else ""
+    since += f", promoted in epoch {key_history.epoch}" if key_history.epoch else ""
     return Conflict(
         f"channel {channel} is signed by {current.key.did()}{since}; no available key is valid on "
         f"{format_timestamp(at_ns)}",

@@ -25,10 +25,10 @@ from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 from ropewalk.kernel.schema.form import StrictForm
 
-ACTS: Final = ("rotate", "retire", "revoke", "destroy", "version")
+ACTS: Final = ("rotate", "retire", "revoke", "destroy", "promote", "version")
 APPROVALS_MAX: Final = 32
 APPROVALS_BYTES_MAX: Final = 1 << 20
-_WORDS: Final = {"version": "change a version"}
+_WORDS: Final = {"version": "change a version", "promote": "promote a replica"}
 _MEMBERS: Final = frozenset(("kind", "act", "approver", "signature"))
 _FORM: Final = StrictForm("approval", "Make one with `ropewalk ledger key approve PROPOSAL --key NAME`.")
 _wrong = _FORM.wrong
@@ -115,7 +115,14 @@ def parse_control(rule: dict[str, Any]) -> Control:
     acts, count = rule["acts"], rule["approvals"]
     if not acts or not all(each in ACTS for each in acts):
         raise Invalid(f"acts must be a list of {', '.join(ACTS)}")
-    return Control(frozenset(acts), count, parse_people(rule["approvers"], "approver", count, "approvals"))
+    people = parse_people(rule["approvers"], "approver", count, "approvals")
+    names = {name for name, _ in people}
+    if "promote" in acts and (count < 2 or 2 * count <= len(names)):
+        # Any two sets of approvers then share a person, who approves one promotion of an epoch only.
+        raise Invalid(
+            f"approvals must be at least 2 and more than half of the approvers to promote, got {count} of {len(names)}"
+        )
+    return Control(frozenset(acts), count, people)
 
 
 def parse_people(value: list[Any], one: str, count: Any, counted: str) -> tuple[tuple[str, PublicKey], ...]:

@@ -5,6 +5,8 @@ A verifier names keys in its trust file. Key statements in the channel (`stateme
 
 - a rotation makes the new key valid since its date, and the old one until its end; each key is replaced once
 
+- a promotion makes the new key valid from its own block on, in the next epoch, and ends all others
+
 - a retirement, destruction or revocation ends a key that was replaced
 
 - signatures of a revoked key since the revocation's date are rejected in later blocks; earlier blocks stay valid
@@ -29,6 +31,7 @@ from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import require_approvals
+from ropewalk.ledger.keys.promotion import block_below, check_promotion, is_promotion
 from ropewalk.ledger.keys.statements import KeyAct, KeyStatement, maybe_key_statement, parse_key_statement
 from ropewalk.ledger.keys.validity import KeyRevocation, KeyValidity, SigningRun
 from ropewalk.ledger.rules.rules import rule_1_canonical_hash, rule_2_signature_scope
@@ -105,6 +108,7 @@ class KeyHistory:
         self._free: PublicKey | None = None
         self._current: KeyValidity | None = None
         self.complete = False  # every key statement of the channel is known: reject a block with another one
+        self.epoch = 0  # promotions so far
         self.stand = 0  # envelopes of revoked keys, signed before the revocation
         if trust is None:
             return
@@ -156,8 +160,15 @@ class KeyHistory:
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
-    def check(self, record: BlockRecord) -> None:
-        """Raise unless the signature is valid and its key is valid at that height and time."""
+    def check(self, record: BlockRecord, proof: KeyProof | None = None) -> None:
+        """Raise unless the signature is valid and its key is valid at that height and time.
+
+        `proof` is the key statement of the block, if it has one: a promotion is sealed by the key that it makes valid.
+        """
+        if proof is not None and is_promotion(proof.envelope) and record.height not in self._statements:
+            below = block_below(parse_key_statement(proof.envelope))
+            self._judge(below.signer, below.height, below.header.timestamp_ns)
+            self.learn(proof)
         self.admit(record)
         check_signature(record)
 
@@ -215,7 +226,7 @@ class KeyHistory:
                 raise Unverified("its envelope must be the only one of its block")
             same = self._policy is not None and self._policy.hash == record.header.policy_hash
             policy = self._policy if same else None
-            said = self.look(proof.envelope, record.signer, record.header.channel, policy)
+            said = self.look(proof.envelope, record.signer, record.header.channel, policy, record)
         except RopewalkError as error:
             raise Unverified(
                 f"block {record.height}: invalid key statement: {error.detail}",
@@ -229,7 +240,7 @@ class KeyHistory:
         for each in proofs:
             before, self.runs = self.runs, []
             unnamed, first = self._unnamed, self._unnamed_key
-            self.check(each.record)
+            self.check(each.record, each)
             self.learn(each)
             self.runs, self._unnamed, self._unnamed_key = before, unnamed, first
 
@@ -286,11 +297,17 @@ class KeyHistory:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def look(
-        self, envelope: Envelope, sealer: PublicKey, channel: str, policy: Policy | None
+        self,
+        envelope: Envelope,
+        sealer: PublicKey,
+        channel: str,
+        policy: Policy | None,
+        record: BlockRecord | None = None,
     ) -> KeyStatement:
         """Return the key statement of an envelope if it is valid in a block signed by `sealer`; change nothing.
 
-        `policy` is the block's policy, if its text is available: it may require approvals.
+        `policy` is the block's policy, if its text is available: it may require approvals. `record` is the block; a
+        promotion is valid in its own block only.
         """
         for finding in (rule_1_canonical_hash(envelope, Context()), rule_2_signature_scope(envelope)):
             if finding.status != "passed":
@@ -305,6 +322,8 @@ class KeyHistory:
             raise Unverified(f'it belongs to channel "{act.channel[:80]}"')
         if act.act == "rotate":
             self._look_at_rotation(said, envelope, sealer)
+        elif act.act == "promote":
+            self._look_at_promotion(said, envelope, record)
         else:
             validity = self.find(act.key)
             if validity is None and act.act != "revoke":
@@ -315,20 +334,42 @@ class KeyHistory:
             require_approvals(act.to_json(), said.approvals, policy.controls)
         return said
 
+    def _look_at_promotion(self, said: KeyStatement, envelope: Envelope, record: BlockRecord | None) -> None:
+        if record is None:
+            raise Unverified("a promotion is not submitted: use `ropewalk ledger promote`")
+        self.check_approved(said, envelope, record)
+        if said.act.epoch != self.epoch + 1:
+            raise Unverified(f"it begins epoch {said.act.epoch}, and epoch {self.epoch + 1} is next")
+        self._check_new(record.signer)
+
+    def check_approved(self, said: KeyStatement, envelope: Envelope, record: BlockRecord) -> None:
+        """Raise unless a promotion is approved and rests on a block of this channel, in whatever epoch."""
+        below = check_promotion(said, envelope, record)
+        validity = self._validities.get(below.signer)
+        if not self._anybody and (
+            validity is None or not validity.is_valid(below.height, below.header.timestamp_ns)
+        ):
+            raise SigInvalid(f"the block below is signed by {below.signer.did()}, which is not valid there")
+
+    def _check_new(self, new_key: PublicKey) -> None:
+        """Raise if a new key was revoked or replaced before."""
+        known = self._validities.get(new_key)
+        if new_key.identity() in self.revoked:
+            raise Unverified(f"the new key {new_key.did()} was revoked")
+        if known is not None and known.successor is not None:
+            raise Unverified(f"the new key {new_key.did()} was replaced before")
+
     def _look_at_rotation(self, said: KeyStatement, envelope: Envelope, sealer: PublicKey) -> None:
         act, new_key = said.act, said.act.new_key
         assert new_key is not None
-        validity, known = self._validities.get(sealer), self._validities.get(new_key)
+        validity = self._validities.get(sealer)
         if act.key != sealer.identity():
             raise Unverified(f"it rotates {act.key.hex()[:16]}…, which is not the key that signed it")
         if validity is not None and validity.successor is not None:
             raise Unverified(f"{sealer.did()} was already replaced by {validity.successor.did()}")
         if new_key == sealer:
             raise Unverified("it rotates a key to itself")
-        if new_key.identity() in self.revoked:
-            raise Unverified(f"the new key {new_key.did()} was revoked")
-        if known is not None and known.successor is not None:
-            raise Unverified(f"the new key {new_key.did()} was replaced before")
+        self._check_new(new_key)
         if act.until_ns < act.since_ns:
             raise Unverified(
                 f"the old key must not end on {act.until}, before the new one is valid on {act.since}"
@@ -341,20 +382,29 @@ class KeyHistory:
 
     def _apply(self, act: KeyAct, height: int) -> None:
         old = self.find(act.key)
+        self.epoch = act.epoch or self.epoch
         if act.act == "revoke":
             self._revoke(act.key, KeyRevocation(height, act.since_ns, act.reason))
         elif act.new_key is None:
             self._end(old, height, act.since_ns)
         elif old is not None:
+            above = height
+            if act.act == "promote":
+                above = height - 1
+                for other in self.validities:
+                    if other.key not in (old.key, act.new_key) and (old.named or not other.named):
+                        self._end(
+                            replace(other, successor=other.successor or act.new_key), height, act.since_ns
+                        )
             self._end(replace(old, successor=act.new_key), height, act.until_ns)
             known = self._validities.pop(act.new_key, None)  # the newest comes last
             if known is None:
-                known = KeyValidity(act.new_key, height, act.since_ns, named=old.named)
+                known = KeyValidity(act.new_key, above, act.since_ns, named=old.named)
             elif not old.named:
                 self._leads = True  # a statement of an unnamed key must not limit a named one
             else:
                 known = replace(
-                    known, above=max(known.above, height), since_ns=max(known.since_ns, act.since_ns)
+                    known, above=max(known.above, above), since_ns=max(known.since_ns, act.since_ns)
                 )
             self._validities[act.new_key] = known
             self._current = None

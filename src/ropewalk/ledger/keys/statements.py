@@ -6,11 +6,14 @@ An `Alert` of one of these types, alone in its block, signed by the key that sea
     ledger.key_retirement    "retire"   `key` was replaced, and already ends at `since`
     ledger.key_revocation    "revoke"   signatures of `key`, an author's or the channel's, are rejected since `since`
     ledger.key_destruction   "destroy"  the secret of `key` was destroyed; it ends at `since`
+    ledger.key_promotion     "promote"  `new_key` seals from this block on, in a new epoch; see `promotion`
 
     {"version":1, "act", "channel", "key":"<fingerprint>", "since":"<time>",
      "until":"<time>", "new_key":{identity}, "new_fingerprint":"<hex>",      with rotate
-     "reason":"<text>",                                                     with the others
-     "acceptance":{"alg","sig"},                                            with rotate: the new key signs the act
+     "new_key", "new_fingerprint", "epoch", "height", "prev_block_hash",    with promote
+     "reason":"<text>",                                                     with all but rotate
+     "acceptance":{"alg","sig"},                                            with a new key: it signs the act
+     "below":{block record}, "policy":{policy},                             with promote
      "approvals":[{"approver":{identity},"signature":{"alg","sig"}}…]}
 
 A fingerprint is the identity digest that headers carry. The act is everything up to the acceptance; the new key and
@@ -20,7 +23,7 @@ the approvers sign its canonical bytes. `history` applies an act.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
 
 from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, SigInvalid
@@ -33,19 +36,23 @@ from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import Approval
 
-Act = Literal["rotate", "retire", "revoke", "destroy"]
+Act = Literal["rotate", "retire", "revoke", "destroy", "promote"]
 DOMAIN: Final = "ropewalk.keys"
 TYPES: Final[dict[str, Act]] = {
     "ledger.key_rotation": "rotate",
     "ledger.key_retirement": "retire",
     "ledger.key_revocation": "revoke",
     "ledger.key_destruction": "destroy",
+    "ledger.key_promotion": "promote",
 }
 _TYPE_OF: Final = {act: name for name, act in TYPES.items()}
 _HINT: Final = b'"event_type":"ledger.key_'  # canonical JSON has no other encoding of the member
 _COMMON: Final = frozenset(("act", "channel", "key", "since"))
 _ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
 _OTHER: Final = _COMMON | {"reason"}
+_PROMOTE: Final = _OTHER | {"new_key", "new_fingerprint", "epoch", "height", "prev_block_hash"}
+_NATURAL_MAX: Final = (1 << 53) - 1
+BASIS: Final[tuple[str, ...]] = ("below", "policy")
 REASON_MAX: Final = 1_000
 _FORM: Final = StrictForm("key statement", "`ropewalk ledger key` makes them; see docs/guide/keys.md.")
 _wrong = _FORM.wrong
@@ -62,6 +69,9 @@ class KeyAct:
     until: str | None = None
     new_key: PublicKey | None = None
     reason: str = ""
+    epoch: int = 0
+    height: int = 0
+    prev_block_hash: bytes = b""
 
     @property
     def since_ns(self) -> int:
@@ -84,11 +94,15 @@ class KeyAct:
         }
         if self.new_key is None:
             return {**value, "reason": self.reason}
+        value |= {"new_key": self.new_key.to_json(), "new_fingerprint": self.new_key.identity().hex()}
+        if self.act == "rotate":
+            return {**value, "until": self.until}
         return {
             **value,
-            "until": self.until,
-            "new_key": self.new_key.to_json(),
-            "new_fingerprint": self.new_key.identity().hex(),
+            "epoch": self.epoch,
+            "height": self.height,
+            "prev_block_hash": self.prev_block_hash.hex(),
+            "reason": self.reason,
         }
 
 
@@ -104,7 +118,7 @@ def parse_act(value: Any) -> KeyAct:
     expected = "version, act, channel, key, since and the members of the act"
     if not isinstance(act, str) or act not in _TYPE_OF:
         raise _wrong(f"expected {expected}")
-    _FORM.members(value, _ROTATE if act == "rotate" else _OTHER, expected)
+    _FORM.members(value, {"rotate": _ROTATE, "promote": _PROMOTE}.get(act, _OTHER), expected)
     key = hash_from_hex(value["key"])
     if key is None or not isinstance(value["channel"], str):
         raise _wrong("channel must be a string, key 64 lowercase hex digits")
@@ -113,14 +127,20 @@ def parse_act(value: Any) -> KeyAct:
             parse_timestamp(value[name] if isinstance(value[name], str) else "")
         except InvalidEnvelope as error:
             raise _wrong(f"{name}: {error.detail}") from error
-    if act != "rotate":
-        if not isinstance(value["reason"], str) or len(value["reason"]) > REASON_MAX:
-            raise _wrong(f"reason must be a string of at most {REASON_MAX} characters")
-        return KeyAct(cast(Act, act), value["channel"], key, value["since"], reason=value["reason"])
+    if act != "rotate" and (not isinstance(value["reason"], str) or len(value["reason"]) > REASON_MAX):
+        raise _wrong(f"reason must be a string of at most {REASON_MAX} characters")
+    found = KeyAct(act, value["channel"], key, value["since"], reason=value.get("reason", ""))
+    if "new_key" not in value:
+        return found
     new_key = PublicKey.from_json(value["new_key"])
     if value["new_fingerprint"] != new_key.identity().hex():
         raise _wrong("new_fingerprint must be that of new_key")
-    return KeyAct("rotate", value["channel"], key, value["since"], value["until"], new_key)
+    if act == "rotate":
+        return replace(found, until=value["until"], new_key=new_key)
+    below, epoch, height = hash_from_hex(value["prev_block_hash"]), value["epoch"], value["height"]
+    if below is None or not all(type(each) is int and 0 < each <= _NATURAL_MAX for each in (epoch, height)):
+        raise _wrong("epoch and height must be positive integers, prev_block_hash 64 lowercase hex digits")
+    return replace(found, new_key=new_key, epoch=epoch, height=height, prev_block_hash=below)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +150,10 @@ class KeyStatement:
     act: KeyAct
     acceptance: Signature | None
     approvals: tuple[Approval, ...] = ()
+    basis: dict[str, Any] = field(default_factory=dict)  # of a promotion: the block below and the policy
 
     def to_json(self) -> dict[str, Any]:
-        value = self.act.to_json()
+        value = self.act.to_json() | self.basis
         if self.acceptance is not None:
             value["acceptance"] = self.acceptance.to_json()
         return {**value, "approvals": [each.to_json() for each in self.approvals]}
@@ -174,15 +195,19 @@ def parse_key_statement(envelope: Envelope) -> KeyStatement:
         raise _wrong("it must be an Alert with an inline payload")
     value = cast("dict[str, Any]", payload)
     approvals, acceptance = value.get("approvals"), value.get("acceptance")
-    if not isinstance(approvals, list) or ("acceptance" in value) != (act == "rotate"):
-        raise _wrong("approvals must be a list, and a rotation must have an acceptance")
-    found = parse_act({k: v for k, v in value.items() if k not in ("approvals", "acceptance")})
+    if not isinstance(approvals, list) or ("acceptance" in value) != (act in ("rotate", "promote")):
+        raise _wrong("approvals must be a list, and a new key must accept")
+    basis = {name: value[name] for name in BASIS if name in value}
+    if len(basis) != (len(BASIS) if act == "promote" else 0):
+        raise _wrong("a promotion, and no other act, must have the block below and the policy")
+    found = parse_act({k: v for k, v in value.items() if k not in ("approvals", "acceptance", *BASIS)})
     if found.act != act:
         raise _wrong(f"type {envelope.event_type} does not match the act {found.act}")
     return KeyStatement(
         found,
         Signature.from_json(acceptance) if acceptance is not None else None,
         tuple(map(Approval.from_json, approvals)),
+        basis,
     )
 
 
@@ -194,6 +219,7 @@ def key_envelope(
     new_key: SigningKey | None = None,
     approvals: Iterable[Approval] = (),
     protocol_version: str = "1.0.0",
+    basis: dict[str, Any] | None = None,
 ) -> Envelope:
     """Return the act as an envelope, signed by the channel's key and accepted by the new one, if any.
 
@@ -213,7 +239,7 @@ def key_envelope(
         domain=DOMAIN,
         event_class="Alert",
         event_type=_TYPE_OF[act.act],
-        payload=cast(jcs.Json, KeyStatement(act, acceptance, tuple(approvals)).to_json()),
+        payload=cast(jcs.Json, KeyStatement(act, acceptance, tuple(approvals), basis or {}).to_json()),
         timestamp=timestamp,
         protocol_version=protocol_version,
     )

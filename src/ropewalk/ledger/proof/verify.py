@@ -19,7 +19,7 @@ from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents
 from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.keys.history import KeyHistory
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
@@ -165,7 +165,7 @@ def _look(
         ids = list(map(LEDGER.leaf, block.envelopes))
         check_contents(block, ids)
         step = "block_signatures"
-        key_history.check(block.record)
+        key_history.check(block.record, KeyProof.of(block))
         listed = not key_history.complete or header.height in key_history.heights
         if key_history.take(block) and not listed:
             raise Unverified("it changes keys but is not in the list of key blocks")

@@ -36,7 +36,7 @@ from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope, envelope_id
 from ropewalk.ledger.ingest.log import check_wire
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
-from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client_session import Carrier, ClientSession, PipeCarrier, Request
 from ropewalk.ledger.remote.messages import (
@@ -163,6 +163,7 @@ class LedgerClient:
         self.missed: dict[
             str, RopewalkError
         ] = {}  # transports before the one in use, and why they were not reached
+        self.key_proofs: tuple[KeyProof, ...] = ()  # as the server named them
         self.downgraded: tuple[str, ...] = ()  # those of them that the server says it serves
 
     async def __aenter__(self) -> LedgerClient:
@@ -560,7 +561,9 @@ class LedgerClient:
             raise Invalid(f"message: `{message.op}` answers no `open`")
         own, agreed = map(parse_stored, message.parts)
         agreement = check_answer(asked, own, agreed)
-        self._check_responder(agreed.public_key, message.facts.get("keys"))
+        proofs = message.facts.get("keys")
+        self.key_proofs = parse_key_proofs(proofs) if proofs is not None else ()
+        self._check_responder(agreed.public_key)
         if agreement.transport != place.scheme:
             raise Invalid(f"message: {agreement.transport} was agreed on, over {place.scheme}")
         self.missed = dict(missed)
@@ -581,15 +584,14 @@ class LedgerClient:
             )
         return fresh_until(agreed)
 
-    def _check_responder(self, key: PublicKey, proofs: Any) -> None:
+    def _check_responder(self, key: PublicKey) -> None:
         """Raise unless the responder's key is valid for the channel, by the trust file and the channel's key
         statements.
         """
         if self._trust is None:
             return
         key_history = KeyHistory(self._trust)
-        if proofs is not None:
-            key_history.follow(parse_key_proofs(proofs))
+        key_history.follow(self.key_proofs)
         validity = key_history.validity(key)
         if validity is None or not validity.named or not validity.is_valid(HEIGHT_MAX, time.time_ns()):
             raise SigInvalid(

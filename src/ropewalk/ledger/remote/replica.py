@@ -6,9 +6,8 @@ its key is not here. The trusted keys are fixed when the replica is made; a serv
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,11 +23,11 @@ from ropewalk.errors import (
     Unavailable,
     Unverified,
 )
-from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import Block
-from ropewalk.ledger.channel.channel import Channel, OpenLog
-from ropewalk.ledger.channel.settings import create_channel, read_settings
+from ropewalk.ledger.channel.channel import Channel, OpenReplica
+from ropewalk.ledger.channel.settings import channels, create_channel, read_settings
 from ropewalk.ledger.ingest.ports import Head
+from ropewalk.ledger.keys.promotion import is_promotion
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import check_block
 from ropewalk.ledger.remote.client import RemoteSettings
@@ -81,16 +80,6 @@ class ChannelPullResult:
         }
 
 
-class OpenReplica(OpenLog):
-    """A replica open for blocks sealed by its origin. It seals none."""
-
-    def __init__(self, channel: Channel, **options: Any) -> None:
-        super().__init__(channel, SigningKey.generate("ed25519", os.urandom(32)), **options)
-
-    def _check_keys(self, keys: Sequence[SigningKey], key_history: Any, now_ns: int) -> None:
-        """Accept any keys: without a key of the channel no block can be sealed here."""
-
-
 def pull_channel(
     remote: RemoteChannel,
     home: Path,
@@ -103,7 +92,8 @@ def pull_channel(
     """Fetch what the replica lacks; see `_pull`. Where the server has another history, `forks` decides.
 
     Both sides of a fork are kept as evidence. `refuse` raises. `longest` copies the other history in full, verified
-    from its first block by the keys of the replica, and takes it only if it has more blocks; ours is put aside.
+    from its first block by the keys of the replica, and takes it only if it has a later epoch, or the same epoch and
+    more blocks; ours is put aside.
     """
     staged, aside = home / "forks" / f"{channel}.next", home / "ledger" / channel
     if not aside.exists() and (staged / "ledger" / channel).exists():
@@ -201,6 +191,7 @@ def _rank(height: int | RopewalkError | None) -> int:
 
 def _is_here(remote: RemoteChannel, home: Path, channel: str, height: int | None) -> bool:
     """Whether the newest block of a source is in the replica; Forked if another one is, and both are kept."""
+    _check_promotions(remote, home, channel)
     try:
         with Channel(home, channel) as reading:
             count = reading.head().height
@@ -228,7 +219,9 @@ def _take_longest(
         Channel(home, channel), wait_s=WRITER_WAIT_S
     ) as ours:  # no other writer while it is exchanged
         head = ours.log.head
-        if found.head.height <= head.height:
+        with Channel(staged, channel) as theirs:
+            epoch = theirs.key_history().epoch
+        if (epoch, found.head.height) <= (ours.log.key_history.epoch, head.height):
             shutil.rmtree(staged)
             return ChannelPullResult(channel, 0, 0, head, False, found.signer)
         kept = home / "forks" / f"{channel}-{head.height}-{head.block_hash.hex()[:16]}"
@@ -266,6 +259,7 @@ def _pull(
         made = True
     if trust is not None and settings.signer not in trust.block_signers:
         raise SigInvalid(f"channel {channel} is sealed by {settings.signer.did()}, which is not trusted")
+    _check_promotions(remote, home, channel)
     with Channel(home, channel) as reading:
         before = head = reading.head()
     if _has_more(remote, before, channel):
@@ -278,6 +272,22 @@ def _pull(
             head = copy.log.head
     count = head.envelopes - before.envelopes
     return ChannelPullResult(channel, head.height - before.height, count, head, made, settings.signer.did())
+
+
+def _check_promotions(remote: RemoteChannel, home: Path, channel: str) -> None:
+    """Raise Forked if the server was promoted at a height where another block is here, which fences this copy."""
+    promotions = [each for each in remote.key_proofs if is_promotion(each.envelope)]
+    if not promotions or channel not in channels(home):
+        return
+    with Channel(home, channel) as reading:
+        count = reading.head().height
+        known = [
+            each.record.height < count and reading.index.block_hash(each.record.height) for each in promotions
+        ]
+    for each, ours in zip(promotions, known, strict=True):
+        if ours and ours != each.record.hash:
+            with OpenReplica(Channel(home, channel), wait_s=WRITER_WAIT_S) as copy:
+                copy.log.insert(Block(each.record, (each.envelope.raw,)))  # verifies it, keeps it and raises
 
 
 def _has_more(remote: RemoteChannel, ours: Head, channel: str) -> bool:

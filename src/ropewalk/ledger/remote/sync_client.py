@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
+from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.remote.client import Found, LedgerClient, RemoteSettings
 from ropewalk.ledger.remote.negotiate import Agreement
 
@@ -39,6 +40,11 @@ class RemoteChannel:
     def responder(self) -> PublicKey:
         """The key that answers for the channel."""
         return self._client.responder
+
+    @property
+    def key_proofs(self) -> tuple[KeyProof, ...]:
+        """The key statements of the channel, as the server named them. Nothing about them is verified."""
+        return self._client.key_proofs
 
     @property
     def missed(self) -> dict[str, RopewalkError]:

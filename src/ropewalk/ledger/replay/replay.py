@@ -23,7 +23,7 @@ from ropewalk.ledger.envelope.adapt import read_as
 from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import make_provenance
-from ropewalk.ledger.keys.history import KeyHistory
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.replay.reducers import FoldContext, Reducer, State
 from ropewalk.ledger.replay.state_map import state_map_root
@@ -243,7 +243,7 @@ class Replay:
         """Verify the next block, then fold its events. On an error the state is unchanged."""
         block = Block.from_lines(lines)
         self._check_place(block)
-        self._key_history.check(block.record)
+        self._key_history.check(block.record, KeyProof.of(block))
         self._key_history.take(block)
         self._take(block, self._judged(block))
 
