@@ -116,6 +116,7 @@ class IndexFiles:
     def __init__(self, folder: Path, mode: int = 0o600) -> None:
         """`mode` is that of the files it makes."""
         self.folder, self._mode = folder, mode
+        self._current = str(folder / CURRENT)
         self.extent = IndexExtent.new()
         self.damage: str | None = None  # why what lies here cannot be used
         self.replaced = b""  # token of a stored index that must not be used
@@ -127,14 +128,14 @@ class IndexFiles:
 
     def refresh(self) -> None:
         """Load it again if another process has changed it since."""
-        if self._stamp != _stamp(self.folder / CURRENT):
+        if self._stamp != _stamp(self._current):
             self.load()
 
     def load(self) -> None:
         """Take what is stored by now; nothing, if that is nothing or cannot be read."""
         self.close()
         self.extent, self.damage = IndexExtent.new(), None
-        self._stamp = _stamp(self.folder / CURRENT)
+        self._stamp = _stamp(self._current)
         before = None
         while True:
             try:
@@ -296,7 +297,7 @@ class IndexFiles:
         if opened != of_rows:
             os.close(of_rows)
         self._use(extent, (of_entries, of_places, opened))
-        self._stamp = _stamp(self.folder / CURRENT)
+        self._stamp = _stamp(self._current)
         self._drop_others()
 
     def _replace_current(self, extent: IndexExtent, descriptors: Sequence[int]) -> None:
@@ -398,9 +399,9 @@ def _size(rows: int) -> int:
     return ((rows // ROWS_MAX).bit_length() + 1) // 2
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116  each read asks; a Path costs more than the call
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
