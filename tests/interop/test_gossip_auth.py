@@ -35,6 +35,13 @@ def guarded(folder: Path) -> Iterator[str]:
         yield json.loads(process.stdout.readline())["url"]
 
 
+def new_repository(folder: Path) -> None:
+    subprocess.run(
+        command("init", str(folder / "log.git")), env=environment(folder), check=True,
+        capture_output=True, timeout=LIMIT_S,
+    )  # fmt: skip
+
+
 def token(folder: Path, name: str, right: str) -> str:
     done = call(folder, "auth", "add", name, "--right", right)
     assert done.returncode == 0, done.stderr
@@ -46,13 +53,13 @@ def visit(url: str, headers: dict[str, str]) -> None:
         pass
 
 
-def test_gossip_peers_need_read_and_append(tmp_path):
-    subprocess.run(
-        command("init", str(tmp_path / "log.git")), env=environment(tmp_path), check=True,
-        capture_output=True, timeout=LIMIT_S,
-    )  # fmt: skip
+def test_gossip_peers_need_the_right_to_read(tmp_path):
+    new_repository(tmp_path)
     ada = token(tmp_path, "ada", f"gossip/{TOPIC}:read,append")
-    bob, eve = token(tmp_path, "bob", f"gossip/{TOPIC}:read"), token(tmp_path, "eve", "gossip/x:read,append")
+    bob, eve = (
+        token(tmp_path, "bob", f"gossip/{TOPIC}:append"),
+        token(tmp_path, "eve", "gossip/x:read,append"),
+    )
     with guarded(tmp_path) as url:
         for each in (None, "wrong", bob, eve):
             headers = {"Authorization": f"Bearer {each}"} if each is not None else {}
@@ -60,11 +67,41 @@ def test_gossip_peers_need_read_and_append(tmp_path):
                 visit(url, headers)
         refused = call(tmp_path, "gossip", "sync", url, "--topic", TOPIC)
         assert refused.returncode == 7, refused
+        (tmp_path / "token").write_text(ada)
+        clone = tmp_path / "clone"
+        clone.mkdir()
+        new_repository(clone)
+        synced = call(
+            clone, "gossip", "sync", url, "--topic", TOPIC, "--token-file", str(tmp_path / "token"), "--json"
+        )
+        assert synced.returncode == 0 and ada.encode() not in synced.stderr, synced
         headers = {"Authorization": f"Bearer {ada}"}
         visit(url, headers)
         assert call(tmp_path, "auth", "revoke", "ada").returncode == 0
         with pytest.raises(InvalidStatus, match="401"):  # without a restart
             visit(url, headers)
+
+
+def test_peer_that_may_only_read_changes_nothing():
+    """It gets all there is and all that comes, and nothing of its own arrives, until it may append."""
+    refusals: list[str | None] = ["bob may not append"]
+
+    async def main() -> None:
+        ours, theirs = memory_log(), memory_log()
+        ours.append({"n": 1})
+        theirs.append({"mine": 1})
+        admit, append = (lambda *_shown: None), (lambda *_shown: refusals[0])
+        async with GossipServer(ours, admit=admit, may_append=append) as server, connect(theirs, server.url):
+            await soon(lambda: len(theirs) == 2)
+            theirs.append({"mine": 2})
+            ours.append({"n": 2})
+            await soon(lambda: len(theirs) == 4)
+            (peer,) = server.peers
+            assert len(ours) == 2 and peer.received == 0
+            refusals[0] = None
+            await soon(lambda: len(ours) == 4)
+
+    asyncio.run(main())
 
 
 def test_revoked_gossip_peer_is_disconnected(caplog):

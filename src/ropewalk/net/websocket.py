@@ -24,6 +24,7 @@ from ropewalk.net.refusals import connecting, listening
 MESSAGE_BYTES_MAX = 1 << 20  # one WebSocket message; the JavaScript side sends 64 KiB
 MESSAGES_WAITING_MAX = 4  # received and not yet read, before the sender is held up
 GOODBYE_S = 1.0
+Credentials = tuple[Sequence[str], bytes | None]
 Admit = Callable[[Sequence[str], bytes | None], str | None]
 LIMITS = ConnectionLimits(connections_max=64)
 _TOO_BIG = 1009
@@ -40,10 +41,10 @@ class WebSocketPipe:
         socket: Connection,
         name: str,
         slot: ConnectionSlot | None = None,
-        refusal: Callable[[], str | None] = lambda: None,
+        credentials: Credentials = ((), None),
     ) -> None:
         self._socket = socket
-        self.refusal = refusal  # why the client may not be connected now; None if it may
+        self.credentials = credentials  # Authorization headers and certificate that a client showed
         self.name = name
         self.slot = slot  # as the server counts it that accepted the connection
 
@@ -76,10 +77,12 @@ class WebSocketPipe:
 
 
 async def connect_websocket(
-    url: str, *, timeout_s: float, tls: ssl.SSLContext | None = None
+    url: str, *, timeout_s: float, tls: ssl.SSLContext | None = None, token: str | None = None
 ) -> WebSocketPipe:
     """Connect; raise Unavailable if no WebSocket answers. `tls` is for `wss://`; default: the system's authorities."""
-    secure: dict[str, Any] = {"ssl": tls} if tls is not None and url.lower().startswith("wss:") else {}
+    options: dict[str, Any] = {"ssl": tls} if tls is not None and url.lower().startswith("wss:") else {}
+    if token is not None:
+        options["additional_headers"] = {"Authorization": f"Bearer {token}"}
     with connecting(url, timeout_s):
         socket = await client.connect(
             url,
@@ -91,7 +94,7 @@ async def connect_websocket(
             max_queue=MESSAGES_WAITING_MAX,
             proxy=None,
             logger=_journal,
-            **secure,
+            **options,
         )
     return WebSocketPipe(socket, url)
 
@@ -128,23 +131,21 @@ async def serve_websocket(
     """
     admission = Admission(limits, refused)
 
-    def refusal(socket: server.ServerConnection) -> str | None:
-        if admit is None or socket.request is None:
-            return None
+    def shown(socket: server.ServerConnection, request: Request | None) -> Credentials:
         channel = socket.transport.get_extra_info("ssl_object")
         certificate = channel.getpeercert(binary_form=True) if channel is not None else None
-        return admit(socket.request.headers.get_all("Authorization"), certificate)
+        return request.headers.get_all("Authorization") if request is not None else (), certificate
 
     async def handle(socket: server.ServerConnection) -> None:
         peer = socket.remote_address
         slot = socket.slot if isinstance(socket, CountedConnection) else None
         name = f"ws://{peer[0]}:{peer[1]}" if peer else "ws://?"
-        await accept(WebSocketPipe(socket, name, slot, lambda: refusal(socket)))
+        await accept(WebSocketPipe(socket, name, slot, shown(socket, socket.request)))
 
     def judge(socket: server.ServerConnection, request: Request) -> Response | None:
         found = [each for each in request.headers.get_all("Origin") if each not in origins]
         if not found:
-            why = refusal(socket)
+            why = admit(*shown(socket, request)) if admit is not None else None
             if why is None:
                 return None
             refused(f"{socket.remote_address[0]}", why)

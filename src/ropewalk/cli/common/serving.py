@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
-from ropewalk.cli.common.command import emit_line, say
+from ropewalk.cli.common.command import emit_line, parse_input, say
+from ropewalk.errors import Invalid
 from ropewalk.kernel.terminal_text import printable
 
+TOKEN_BYTES_MAX = 4_096
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,3 +75,18 @@ async def run_server(server: AbstractAsyncContextManager[T], facts: Callable[[T]
         await stop.wait()
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
+
+
+def read_token(file: str | None) -> str | None:
+    """Read the token from a file, if one was named."""
+    return None if file is None else parse_input(file, _parse_token, limit=TOKEN_BYTES_MAX)
+
+
+def _parse_token(raw: bytes) -> str:
+    token = raw.decode("ascii", "replace").strip()
+    if not token or not all("!" <= each <= "~" for each in token):
+        raise Invalid(
+            "the token must be one line of printable ASCII without spaces",
+            advice="Write a new token, for example with `openssl rand -hex 32`.",
+        )
+    return token

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from ropewalk.cli.common.command import Command, emit, say, session
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
+from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.gossip.gossip import PROFILES, open_here, say_new_topic, topic_option
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.terminal_text import printable
@@ -45,6 +45,9 @@ client_cert_option = _file_option(
     "--client-cert", help="PEM certificate to show to wss:// peers that ask for one."
 )
 client_key_option = _file_option("--client-key", help="PEM key of --client-cert.")
+token_option = click.option(
+    "--token-file", metavar="F", help="File with the token for peers that ask for one (`auth add`)."
+)
 
 
 @click.command(
@@ -60,6 +63,7 @@ client_key_option = _file_option("--client-key", help="PEM key of --client-cert.
 @ca_option
 @client_cert_option
 @client_key_option
+@token_option
 def sync(
     url: str,
     topic: str,
@@ -68,6 +72,7 @@ def sync(
     ca: Path | None,
     client_cert: Path | None,
     client_key: Path | None,
+    token_file: str | None,
 ) -> None:
     """Exchange messages with the peer at URL until both logs are equal, then disconnect.
 
@@ -80,13 +85,15 @@ def sync(
 
     known = topics(here().home)
     tls = client_context(ca, client_cert, client_key) if url.lower().startswith("wss:") else None
+    token = read_token(token_file)
     new = _profile_if_new(topic, profile_of(url))
     if new:
         # A wrong address or name must not leave a topic behind.
-        asyncio.run(reach(url, topic, idle_s=idle, tls=tls))
+        asyncio.run(reach(url, topic, idle_s=idle, tls=tls, token=token))
     with open_topic(here().home, topic, create=True, **new) as log:
         say_new_topic(topic, known)
-        report = asyncio.run(_shown(log, sync_with(log, url, pull_only=pull_only, idle_s=idle, tls=tls)))
+        work = sync_with(log, url, pull_only=pull_only, idle_s=idle, tls=tls, token=token)
+        report = asyncio.run(_shown(log, work))
     if not report.taken:
         say("the peer does not fetch on this connection: it does not have your messages yet")
     if report.refused:
@@ -151,13 +158,16 @@ async def _shown(log: GossipLog, work: Any) -> Any:
     metavar="URL",
     help="Origin of web pages that may connect. May be repeated.",
 )
-@_file_option("--auth", help="Identities and rights; peers need read and append on gossip/TOPIC.")
+@_file_option(
+    "--auth", help="Identities and rights: peers need read on gossip/TOPIC, and append to be read from."
+)
 @_file_option("--tls-cert", help="PEM certificate; serve wss:// instead of ws://.")
 @_file_option("--tls-key", help="PEM key of --tls-cert.")
 @_file_option("--client-ca", help="PEM certificates; accept only peers with a certificate under one of them.")
 @ca_option
 @client_cert_option
 @client_key_option
+@token_option
 @connection_options(PEERS_MAX)
 def serve(
     topic: str,
@@ -169,6 +179,7 @@ def serve(
     origins: tuple[str, ...],
     max_connections: int,
     max_per_address: int | None,
+    token_file: str | None,
     **tls: Path | None,
 ) -> None:
     """Accept peers, stay connected to every --peer, and exchange what is appended on any side.
@@ -188,7 +199,7 @@ def serve(
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         say_new_topic(topic, known)
         limits = ConnectionLimits(max_connections, address_max=max_per_address)
-        asyncio.run(_serve(log, host, port, upstreams, idle, limits, tls, origins))
+        asyncio.run(_serve(log, host, port, upstreams, idle, limits, tls, origins, read_token(token_file)))
 
 
 async def _serve(
@@ -200,6 +211,7 @@ async def _serve(
     limits: ConnectionLimits,
     tls: dict[str, Path | None],
     origins: tuple[str, ...],
+    token: str | None,
 ) -> None:
     from ropewalk.gossip.peer.server import GossipServer
     from ropewalk.gossip.peer.tls import client_context, server_context
@@ -213,15 +225,17 @@ async def _serve(
         idle_s=idle_s,
         limits=limits,
         origins=origins,
-        admit=_admission(tls["auth"], log.topic) if tls["auth"] is not None else None,
+        admit=_admission(tls["auth"], log.topic, "read") if tls["auth"] is not None else None,
+        may_append=_admission(tls["auth"], log.topic, "append") if tls["auth"] is not None else None,
+        token=token,
         tls=server_context(tls["tls_cert"], tls["tls_key"], tls["client_ca"]),
         client_tls=client_context(tls["ca"], tls["client_cert"], tls["client_key"]) if secure else None,
     )
     await run_server(server, _facts)
 
 
-def _admission(path: Path, topic: str) -> Admit:
-    """Return who may connect, by the auth file of `ropewalk serve`; it is read again when it changes."""
+def _admission(path: Path, topic: str, action: Literal["read", "append"]) -> Admit:
+    """Return who may read or append, by the auth file of `ropewalk serve`; it is read again when it changes."""
     from ropewalk.server.auth.auth_file import Authenticator, credentials_of
 
     known = Authenticator(path)
@@ -230,8 +244,7 @@ def _admission(path: Path, topic: str) -> Admit:
         try:
             values = [each.encode("latin-1", "replace") for each in shown]
             identity = known.identify(credentials_of(values, certificate))
-            identity.require("read", f"gossip/{topic}")
-            identity.require("append", f"gossip/{topic}")
+            identity.require(action, f"gossip/{topic}")
         except RopewalkError as error:
             return error.detail
         return None

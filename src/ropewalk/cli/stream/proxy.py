@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from ropewalk.cli.common.command import Command, emit_line, say, session
-from ropewalk.cli.common.serving import log_to_stderr
+from ropewalk.cli.common.serving import log_to_stderr, read_token
 from ropewalk.cli.git.events import opened
-from ropewalk.cli.stream.serve import JOURNAL, serving_options, shows_page, stream_token
+from ropewalk.cli.stream.serve import JOURNAL, serving_options, shows_page
 
 REPLAY_FRAMES = 10_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 15.0
@@ -57,7 +57,7 @@ def proxy(
     """
     from ropewalk.stream.core.window import PROXY_BOUNDS, WindowBounds
 
-    token = stream_token(token_file)
+    token = read_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
         say(f"warning: anyone who can reach {host} can read the stream; require a token with --token-file")
     log_to_stderr(JOURNAL)
@@ -67,7 +67,7 @@ def proxy(
         "refs": refs,
         "topics": topics,
         "token": token,
-        "upstream_token": stream_token(upstream_token_file),
+        "upstream_token": read_token(upstream_token_file),
         "origins": origins,
         "page": shows_page(page, token),
         "bounds": WindowBounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),

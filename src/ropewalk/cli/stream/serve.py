@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.common.command import Group, parse_input, say
-from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
+from ropewalk.cli.common.command import Group, say
+from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.git.events import opened
-from ropewalk.errors import Invalid
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX = 4_096  # written out so that --help loads no engine; a test compares
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 10.0
-TOKEN_BYTES_MAX = 4_096
 JOURNAL = "ropewalk.stream"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -139,7 +137,7 @@ def serve(
     """
     from ropewalk.stream.core.window import WindowBounds
 
-    token = stream_token(token_file)
+    token = read_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
         say(f"warning: anyone who can reach {host} can read the stream; require a token with --token-file")
     log_to_stderr(JOURNAL)
@@ -171,18 +169,3 @@ async def _serve(log: GitRepository, options: dict[str, Any]) -> None:
             "seq": served.window.seq,
         },
     )
-
-
-def stream_token(file: str | None) -> str | None:
-    """Read the token from a file, if one was named."""
-    return None if file is None else parse_input(file, _parse_token, limit=TOKEN_BYTES_MAX)
-
-
-def _parse_token(raw: bytes) -> str:
-    token = raw.decode("ascii", "replace").strip()
-    if not token or not all("!" <= each <= "~" for each in token):
-        raise Invalid(
-            "the token must be one line of printable ASCII without spaces",
-            advice="Write a new token, for example with `openssl rand -hex 32`.",
-        )
-    return token

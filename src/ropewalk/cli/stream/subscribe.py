@@ -13,9 +13,9 @@ import click
 
 from ropewalk.cli.common.command import Command, drop_output, emit, emit_line, say, session
 from ropewalk.cli.common.hangup import has_ended, output_pipe
-from ropewalk.cli.common.serving import log_to_stderr
+from ropewalk.cli.common.serving import log_to_stderr, read_token
 from ropewalk.cli.git.events import short
-from ropewalk.cli.stream.serve import JOURNAL, stream_token
+from ropewalk.cli.stream.serve import JOURNAL
 from ropewalk.errors import Denied, Invalid, RopewalkError
 from ropewalk.kernel.terminal_text import printable, printable_json
 
@@ -78,7 +78,7 @@ def sub(
         "refs": refs,
         "topics": topics,
         "since_seq": since_seq,
-        "token": stream_token(token_file),
+        "token": read_token(token_file),
         "patience_s": patience,
     }
     asyncio.run(_sub(url, options, limit))

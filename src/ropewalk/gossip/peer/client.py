@@ -54,14 +54,21 @@ def profile_of(url: str) -> ProfileName:
     )
 
 
-async def reach(url: str, topic: str, *, idle_s: float = IDLE_S, tls: ssl.SSLContext | None = None) -> None:
+async def reach(
+    url: str,
+    topic: str,
+    *,
+    idle_s: float = IDLE_S,
+    tls: ssl.SSLContext | None = None,
+    token: str | None = None,
+) -> None:
     """Raise unless the peer at the address has the topic: call it before a log is made for what may never come.
 
     A v0.6 peer does not name its topic.
     """
     if profile_of(url) == "v0.13":
         with open_log(topic) as nothing:
-            pipe = await connect_websocket(url, timeout_s=idle_s, tls=tls)
+            pipe = await connect_websocket(url, timeout_s=idle_s, tls=tls, token=token)
             async with Peer(nothing, pipe, dialer=True, idle_s=idle_s) as peer:
                 await peer.meet()
     else:
@@ -86,22 +93,28 @@ async def sync_with(
     pull_only: bool = False,
     idle_s: float = IDLE_S,
     tls: ssl.SSLContext | None = None,
+    token: str | None = None,
     quiet: bool = False,
 ) -> SyncReport:
     """Make a log and a peer's hold the same, or only fetch. There is no deadline, only a limit on silence.
 
     What was verified is stored as it comes and stays, however the sync ends. With `quiet`, listeners get no event for a
-    v0.6 sync that brought nothing.
+    v0.6 sync that brought nothing. `token` is shown to a v0.13 peer that asks for one.
     """
     if check_profile(log, url) == "v0.13":
-        return await _sync_v13(log, url, pull_only, idle_s, tls)
+        return await _sync_v13(log, url, pull_only, idle_s, tls, token)
     return await _sync_v06(log, url, pull_only, idle_s, quiet)
 
 
 async def _sync_v13(
-    log: GossipLog, url: str, pull_only: bool, idle_s: float, tls: ssl.SSLContext | None
+    log: GossipLog,
+    url: str,
+    pull_only: bool,
+    idle_s: float,
+    tls: ssl.SSLContext | None,
+    token: str | None,
 ) -> SyncReport:
-    pipe = await connect_websocket(url, timeout_s=idle_s, tls=tls)
+    pipe = await connect_websocket(url, timeout_s=idle_s, tls=tls, token=token)
     async with Peer(log, pipe, dialer=True, idle_s=idle_s, count_sent=True) as peer:
         if not pull_only:
             await peer.start_push()

@@ -43,6 +43,7 @@ class PeerConnection:
         idle_s: float = IDLE_S,
         interval_s: float = ANTI_ENTROPY_S,
         tls: ssl.SSLContext | None = None,
+        token: str | None = None,
         chance: Callable[[], float] = random.random,
         backoff: Backoff | None = None,
         broadcaster: Broadcaster | None = None,
@@ -54,7 +55,7 @@ class PeerConnection:
         self.error: RopewalkError | None = None
         self._idle_s = idle_s
         self._interval_s = interval_s
-        self._tls = tls
+        self._tls, self._token = tls, token
         self._chance = chance
         self._backoff = backoff or Backoff(chance)
         self._own = Broadcaster(log) if broadcaster is None else None
@@ -144,7 +145,7 @@ class PeerConnection:
 
     async def _stay_v13(self) -> None:
         assert self._broadcaster is not None
-        pipe = await connect_websocket(self.url, timeout_s=self._idle_s, tls=self._tls)
+        pipe = await connect_websocket(self.url, timeout_s=self._idle_s, tls=self._tls, token=self._token)
         async with Peer(
             self.log,
             pipe,

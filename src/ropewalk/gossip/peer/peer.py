@@ -59,6 +59,7 @@ class Peer:
     """One connected peer. Use it as a context; `error` is the reason why the connection ended.
 
     With `count_sent`, `give` returns how many messages the peer fetched; a live connection does not remember them.
+    Nothing is taken from a peer that `reads_only`.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class Peer:
         count_sent: bool = False,
         chance: Callable[[], float] = random.random,
         interval_s: float = ANTI_ENTROPY_S,
+        reads_only: bool = False,
     ) -> None:
         self.log = log
+        self.reads_only = reads_only
         self.name = pipe.name
         host = urlsplit(pipe.name).hostname or pipe.name
         now_s = asyncio.get_running_loop().time()
@@ -147,7 +150,8 @@ class Peer:
                     await self._muxer.ended.wait()
             except TimeoutError:
                 if self.live.is_due(now()):
-                    self._wanted.set()
+                    if not self.reads_only:
+                        self._wanted.set()
                     self._speaking.set()
 
     # What we want of the peer
@@ -315,7 +319,7 @@ class Peer:
 
     async def _listen(self, frames: GossipFrames) -> None:
         while batch := await frames.receive_some():
-            if await in_thread(self.live.receive, batch):
+            if not self.reads_only and await in_thread(self.live.receive, batch):
                 self._wanted.set()
         self._muxer.end(Unavailable(f"{self.name} has closed its push stream"))
 

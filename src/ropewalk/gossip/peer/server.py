@@ -57,9 +57,15 @@ class GossipServer:
         client_tls: ssl.SSLContext | None = None,
         origins: Sequence[str] = (),
         admit: Admit | None = None,
+        may_append: Admit | None = None,
+        token: str | None = None,
     ) -> None:
+        """`admit` returns why a peer may not connect, `may_append` why it may only read; None if it may.
+
+        `token` is shown to the upstreams.
+        """
         self.log = log
-        self._admit = admit
+        self._admit, self._may_append = admit, may_append
         if admit is not None and log.profile.name == "v0.6":
             raise Usage("identities need a v0.13 topic; v0.6 peers show none")
         self._origins = tuple(origins)
@@ -75,7 +81,9 @@ class GossipServer:
         self._refused = LogRateLimit(_journal.warning)
         self._broadcaster = Broadcaster(log)
         self.connections = [
-            PeerConnection(log, url, idle_s=idle_s, tls=client_tls, broadcaster=self._broadcaster)
+            PeerConnection(
+                log, url, idle_s=idle_s, tls=client_tls, token=token, broadcaster=self._broadcaster
+            )
             for url in dict.fromkeys(upstreams)
         ]
         if len(self.connections) > UPSTREAMS_MAX:
@@ -149,7 +157,15 @@ class GossipServer:
             _journal.info("%s: connected, %d peers now", pipe.name, len(self.peers))
             return True
 
-        peer = Peer(self.log, pipe, dialer=False, idle_s=self._idle_s, session_s=self._session_s, met=met)
+        peer = Peer(
+            self.log,
+            pipe,
+            dialer=False,
+            idle_s=self._idle_s,
+            session_s=self._session_s,
+            met=met,
+            reads_only=self._reads_only(pipe),
+        )
         checking = asyncio.create_task(self._recheck(peer, pipe))
         try:
             async with peer:
@@ -164,14 +180,21 @@ class GossipServer:
                 say(reason(peer.error, pipe.name))
 
     async def _recheck(self, peer: Peer, pipe: ServedPipe) -> None:
-        """Once a second: a peer that was revoked has to leave."""
+        """Once a second: a peer whose rights have changed has to leave; it may connect again."""
         while self._admit is not None and isinstance(pipe, WebSocketPipe):
             await asyncio.sleep(RECHECK_S)
-            why = pipe.refusal()
+            why = self._admit(*pipe.credentials)
+            if why is None and self._reads_only(pipe) != peer.reads_only:
+                why = "its right to append has changed"
             if why is not None:
                 self._turn_away(pipe.name, why)
                 peer.leave()
                 return
+
+    def _reads_only(self, pipe: ServedPipe) -> bool:
+        if self._may_append is None or not isinstance(pipe, WebSocketPipe):
+            return False
+        return self._may_append(*pipe.credentials) is not None
 
     async def _accept_v06(self, pipe: ServedPipe) -> None:
         """Run one session: the peer asks and we answer, or it begins with an empty frame and we ask."""
