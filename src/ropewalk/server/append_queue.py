@@ -25,6 +25,11 @@ THREADS = 8  # logs that are written at once
 WAITING_MAX = 8_192  # events
 WAITING_BYTES_MAX = 128 << 20  # of request bodies
 BATCH_MAX = 1_024  # events of one log that share a commit
+# Clients that were just answered often send again at once: the next batch waits for them, at most for a share of the
+# time that the last one took. Else two halves of the clients take turns, with twice as many syncs. A single client
+# never waits.
+GATHER_S = 0.002  # between two looks
+GATHER_SHARE = 0.5
 TRIES_MAX = 8  # where another process appends between planning and writing
 
 Outcome = Receipt | RopewalkError
@@ -112,14 +117,16 @@ class AppendQueue:
             stop += 1
         batch = lane[:stop]
         del lane[:stop]
+        begun = loop.time()
         written = loop.run_in_executor(self._threads, self._write, layout, topic, batch)
-        written.add_done_callback(lambda done: self._answer(layout, topic, batch, done))
+        written.add_done_callback(lambda done: self._answer(layout, topic, batch, begun, done))
 
     def _answer(
         self,
         layout: Layout,
         topic: str,
         batch: Sequence[_Request],
+        begun: float,
         written: asyncio.Future[list[list[Outcome] | RopewalkError]],
     ) -> None:
         error = written.exception()
@@ -133,8 +140,22 @@ class AppendQueue:
             else:
                 request.done.set_result(found)
         loop = asyncio.get_running_loop()
-        if self._lanes[layout.name, topic]:
-            loop.call_soon(self._begin, layout, topic, loop)
+        lane = self._lanes[layout.name, topic]
+        if lane or len(batch) > 1:
+            end = loop.time() + GATHER_SHARE * (loop.time() - begun)
+            self._gather(layout, topic, loop, len(lane) + len(batch), end)
+        else:
+            del self._lanes[layout.name, topic]
+
+    def _gather(
+        self, layout: Layout, topic: str, loop: asyncio.AbstractEventLoop, expected: int, end: float
+    ) -> None:
+        """Begin the next batch once the clients of the last one are back, or have had their time."""
+        here = len(self._lanes[layout.name, topic])
+        if not self.closed and here < expected and loop.time() < end:
+            loop.call_later(GATHER_S, self._gather, layout, topic, loop, expected, end)
+        elif here:
+            self._begin(layout, topic, loop)
         else:
             del self._lanes[layout.name, topic]
 

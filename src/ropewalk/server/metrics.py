@@ -30,6 +30,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._appends: dict[tuple[str, str], Counter] = {}
         self.requests = Counter(
             "ropewalk_http_requests_total",
             "HTTP requests answered.",
@@ -87,6 +88,15 @@ class Metrics:
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"ropewalk_{name}", text, registry=self.registry)
+
+    def count_appends(self, engine: str, appended: int, refused: int) -> None:
+        """Count entries; finding a counter by its labels takes longer than counting."""
+        for outcome, count in (("appended", appended), ("refused", refused)):
+            if count:
+                counter = self._appends.get((engine, outcome))
+                if counter is None:
+                    counter = self._appends[engine, outcome] = self.appends.labels(engine, outcome)
+                counter.inc(count)
 
     def look(self, node: ServerNode) -> None:
         """Take the figures that are not counted where they happen."""

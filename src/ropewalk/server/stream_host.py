@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from ropewalk.stream.serve.source import CHUNK, StreamSource
 NAMESPACES, CHANNELS = "shiplog/", "ledger/"
 SSE_WAITING_MAX = 64  # writes that a client has not taken
 SSE_CREDIT = 500
+COUNTED = ("ref.update", "bus.event")  # frames that cost credit
+CACHED_CHARS_MAX = 8_192  # of a frame whose form as a Server-Sent Event is kept for the other clients
 
 
 class NodeSource(StreamSource):
@@ -247,6 +250,21 @@ class HostedStream(StreamServer):
         self.wake()
 
 
+def _sse_part(text: str) -> tuple[str, bytes]:
+    """Return the kind of a frame and its bytes as a Server-Sent Event."""
+    found: Any = jcs.parse_foreign(text.encode())
+    kind = str(found.get("kind"))
+    if kind == "ping":
+        return kind, b": ping\n\n"
+    front = b"id: %d\n" % int(found["seq"]) if kind in COUNTED else b""
+    return kind, b"%sevent: %s\ndata: %s\n\n" % (front, kind.encode(), text.encode())
+
+
+_sse_cached = lru_cache(512)(
+    _sse_part
+)  # the same frame goes to many clients; parsing it for each held all up
+
+
 class EventStream:
     """Server-Sent Events in the place of a socket: subscribes once, answers pings, and gives credit for what was sent.
 
@@ -277,16 +295,12 @@ class EventStream:
         """Queue frames for the response; False once the client has gone."""
         parts = []
         for text in texts:
-            found: Any = jcs.parse_foreign(text.encode())
-            kind, seq = found.get("kind"), found.get("seq")
+            kind, part = (_sse_cached if len(text) <= CACHED_CHARS_MAX else _sse_part)(text)
+            parts.append(part)
             if kind == "ping":
                 self._say(encode(Pong()))
-                parts.append(b": ping\n\n")
-                continue
-            if kind in ("ref.update", "bus.event"):
+            elif kind in COUNTED:
                 self._credit += 1
-                parts.append(b"id: %d\n" % int(seq))
-            parts.append(b"event: %s\ndata: %s\n\n" % (str(kind).encode(), text.encode()))
         if self._credit >= SSE_CREDIT:
             self._say(encode(Credit(self._credit)))
             self._credit = 0

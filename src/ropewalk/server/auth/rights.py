@@ -47,9 +47,12 @@ class Identity:
         >>> ada.may("read", "shiplog/prod"), ada.may("append", "shiplog/prod"), ada.may("read", "shiplog/dev")
         (True, False, False)
         """
-        return any(
-            action in right.actions and any(each.matches(log) for each in right.logs) for right in self.rights
-        )
+        for right in self.rights:  # asked for every request; nested generators cost four times as much
+            if action in right.actions:
+                for each in right.logs:
+                    if each.matches(log):
+                        return True
+        return False
 
     def may_somewhere(self, action: Action) -> bool:
         """Return whether the action is allowed on any log."""

@@ -125,7 +125,7 @@ class Gate:
     def _check_site(self, shown: dict[bytes, list[bytes]]) -> None:
         """Refuse what a page of another origin makes a browser send without an Origin header, such as an image."""
         sites = shown.get(b"sec-fetch-site", [])
-        if b"origin" not in shown and not all(each in (b"same-origin", b"none") for each in sites):
+        if sites and b"origin" not in shown and not {*sites} <= {b"same-origin", b"none"}:
             raise Denied(
                 "web pages of another origin may not use this server without an Origin header",
                 advice='List the page\'s origin in "origins" of --config, and call the server with CORS.',

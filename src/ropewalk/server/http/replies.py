@@ -168,6 +168,4 @@ def count_appends(request: Asked, engine: str, outcomes: Sequence[Any]) -> None:
     if span is not None:
         facts = {"ropewalk.engine": engine, "ropewalk.appended": len(outcomes) - refused}
         span.add_event("durable", {**facts, "ropewalk.refused": refused})
-    for outcome, count in (("appended", len(outcomes) - refused), ("refused", refused)):
-        if count:
-            node.metrics.appends.labels(engine, outcome).inc(count)
+    node.metrics.count_appends(engine, len(outcomes) - refused, refused)

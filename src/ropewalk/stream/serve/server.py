@@ -32,6 +32,9 @@ HANDSHAKES_MAX = (
 )
 NAMES_MAX = 4_096  # names whose verdict is remembered
 PATIENCE_S = 2.0  # how long a burst waits for one reader to catch up
+# Writers that take frames in one turn of the loop. With all of them in one turn, a burst to 500 readers kept requests
+# of the same process waiting for seconds.
+WRITERS_PER_TURN = 8
 SLICE_S = 0.1  # counted at a time: if this process was suspended, no reader is to blame
 STUCK_S = (
     40.0  # how long a socket may take none of what it was given: a ping's period, and the time to answer
@@ -119,6 +122,7 @@ class StreamServer:
         self._connection = connection or self._open
         self._look = look
         self._links: set[Link] = set()
+        self._turns = asyncio.Semaphore(WRITERS_PER_TURN)
         self._listening: TextListener | None = None
         self._taken = asyncio.Event()
         self._seen: dict[tuple[Kind, str], bool] = {}
@@ -297,11 +301,14 @@ class StreamServer:
         connection = link.connection
         reading.add_done_callback(lambda _: link.wake.set())
         while not reading.done():
-            link.wake.clear()
-            texts = connection.take(self._clock.now_ms())
-            closing = (
-                connection.closing
-            )  # as of now: a close that comes while we send has its own last frames
+            async with self._turns:
+                link.wake.clear()
+                texts = connection.take(self._clock.now_ms())
+                closing = (
+                    connection.closing
+                )  # as of now: one that comes while we send has its own last frames
+                if texts:
+                    await asyncio.sleep(0)
             if texts:
                 try:
                     async with asyncio.timeout(STUCK_S):
@@ -311,7 +318,6 @@ class StreamServer:
                     _journal.info("%s: takes nothing; dropped", link.socket.name)
                     return link.socket.abort()
                 self._taken.set()
-                await asyncio.sleep(0)  # a socket that takes everything must not keep the others waiting
             if closing is not None:
                 return await link.socket.close(closing.code, closing.reason)
             if connection.closing is None and not (texts and connection.has_more):
