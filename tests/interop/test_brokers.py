@@ -31,6 +31,7 @@ from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import open_repository
 
+PROCESSES: dict[str, subprocess.Popen[bytes]] = {}  # by URL
 SERVERS = {"nats": "nats-server", "redis": "redis-server"}
 COMMAND = [sys.executable, "-c", "import sys; from ropewalk.cli import main; sys.exit(main())"]
 
@@ -76,8 +77,11 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         while not listens(port):
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.02)
-        yield f"{request.param}://127.0.0.1:{port}"
+        url = f"{request.param}://127.0.0.1:{port}"
+        PROCESSES[url] = process
+        yield url
     finally:
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         process.wait(LIMIT_S)
 
@@ -221,6 +225,26 @@ def test_batch_behind_another_publisher_is_refused_whole(server):
         await broker.close()
 
     asyncio.run(act())
+
+
+def test_halted_server_is_not_an_empty_stream(server):
+    """A bridge that takes a slow answer for the end of the stream publishes again what is there."""
+
+    async def act() -> list[int]:
+        broker = await connect(server)
+        end = await broker.publish([Outgoing(f"m{n}", b"%d" % n, {}) for n in range(20)], START)
+        first = await broker.fetch(START, 10, 2.0)
+        PROCESSES[server].send_signal(signal.SIGSTOP)
+        os.waitpid(PROCESSES[server].pid, os.WUNTRACED)  # returns once it is stopped
+        rest = asyncio.create_task(broker.fetch(first[-1].position, 10, 0.2))
+        await asyncio.sleep(0.5)
+        PROCESSES[server].send_signal(signal.SIGCONT)
+        found = [*first, *await rest]
+        assert not await broker.fetch(end, 10, 0.2)
+        await broker.close()
+        return [int(each.body) for each in found]
+
+    assert asyncio.run(act()) == list(range(20))
 
 
 def test_unrecordable_messages_leave_a_record(server, tmp_path):

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,11 +180,19 @@ class Publisher:
             batch = await self._broker.fetch(at, BATCH, FETCH_WAIT_S)
             if not batch:
                 break
-            for message in batch:
-                if await asyncio.to_thread(self._published, message):
-                    self._ulid = max(self._ulid or "", message.headers[forms.ULID])
+            self._ulid = await asyncio.to_thread(self._newest_published, batch, self._ulid)
             at = batch[-1].position
+            self._unsaved += 1
         self._position = end if order(end) >= order(at) else at
+        await self._save()  # a bridge that is killed again soon must not look at all of this again
+
+    def _newest_published(self, batch: Sequence[Incoming], ulid: str | None) -> str | None:
+        """Return the newest event that the stream holds, of those up to `ulid` and those in a batch."""
+        for message in reversed(batch):
+            said = message.headers.get(forms.ULID, "")
+            if said > (ulid or "") and self._published(message):
+                ulid = said
+        return ulid
 
     def _published(self, message: Incoming) -> bool:
         said = message.headers

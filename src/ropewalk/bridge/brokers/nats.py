@@ -19,6 +19,7 @@ CONNECT_S: Final = 5.0
 WRONG_LAST_SEQUENCE: Final = 10071  # JetStream's error code for a position that has moved
 HEADER_BYTES: Final = 256  # what the client adds to the headers of a message
 CONSUMER_IDLE_S: Final = 60.0  # after which the server removes the consumer of a bridge that has gone
+FETCHES_MAX: Final = 20  # of one batch that does not arrive whole
 SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -125,30 +126,41 @@ class NatsBroker:
         return str(first + len(batch))
 
     async def fetch(self, after: str, limit: int, wait_s: float) -> Sequence[Incoming]:
-        """Return the next messages of the subject in the order of the stream."""
+        """Return the next messages of the subject in the order of the stream; none only if the server has none."""
+        for attempt in range(FETCHES_MAX):
+            if self._consumer is None or self._next != after:
+                await self._subscribe(after)
+            found = await self._fetched(limit, wait_s * (attempt + 1))
+            numbers = [each.metadata.sequence.consumer for each in found]
+            if numbers != list(range(self._taken + 1, self._taken + 1 + len(numbers))):
+                self._consumer = None  # something was sent and did not arrive: ask again from `after`
+                continue
+            self._taken += len(numbers)
+            if found:
+                self._next = str(found[-1].metadata.sequence.stream)
+                return [
+                    Incoming(str(each.metadata.sequence.stream), each.data, dict(each.headers or {}))
+                    for each in found
+                ]
+            # A slow server or network also brings nothing in time; a caller must not take that for the end.
+            said = await self._asked(self._consumer.consumer_info())
+            if not said.num_pending and said.delivered.consumer_seq == self._taken:
+                return ()
+            if said.delivered.consumer_seq != self._taken:
+                self._consumer = None
+        raise Unavailable(f"messages of stream {self.stream} behind {after} do not arrive")
+
+    async def _fetched(self, limit: int, wait_s: float) -> Sequence[Any]:
         import nats.errors
 
-        if self._consumer is None or self._next != after:
-            await self._subscribe(after)
         try:
-            found = await self._consumer.fetch(limit, timeout=wait_s)
+            found: Sequence[Any] = await self._consumer.fetch(limit, timeout=wait_s)
+            return found
         except (TimeoutError, nats.errors.TimeoutError):
             return ()
         except (nats.errors.Error, OSError) as error:
             self._consumer = None
             raise Unavailable(f"cannot read stream {self.stream}: {error}") from error
-        numbers = [each.metadata.sequence.consumer for each in found]
-        if numbers != list(range(self._taken + 1, self._taken + 1 + len(numbers))):
-            self._consumer = None  # something was sent and did not arrive: ask again from `after`
-            return ()
-        self._taken += len(numbers)
-        batch = [
-            Incoming(str(each.metadata.sequence.stream), each.data, dict(each.headers or {}))
-            for each in found
-        ]
-        if batch:
-            self._next = batch[-1].position
-        return batch
 
     async def _subscribe(self, after: str) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
