@@ -24,6 +24,7 @@ from ropewalk.kernel.keys import SigningKey
 
 if TYPE_CHECKING:
     from ropewalk.bridge.event_copy import MirrorResult
+    from ropewalk.bridge.governance.run import Governance
     from ropewalk.disk.durable import Disk
     from ropewalk.gossip.core.access import MessageHistory
     from ropewalk.gossip.core.ids import ProfileName
@@ -220,6 +221,13 @@ class Repository(Closing):
 
         self.check_open()
         return mirror(self._git, sources, to)
+
+    def governance(self) -> Governance:
+        """Return the proposals of this repository: `propose`, `approve`, `reject`, `execute`, `proposals`, `get`."""
+        from ropewalk.bridge.governance.run import Governance
+
+        self.check_open()
+        return Governance(self._git)
 
     def verify(self, ns: str | None = None, *, deep: bool = False, trust: Trust | None = None) -> Report:
         """Verify every log of every engine, or those called `ns`; with `deep` also every byte of every pack.

@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "messages": "git.messages:messages Publish and read messages in git.",
     "mirror": "git.mirror:mirror Copy new events of one log into another.",
     "bridge": "bridge.bridge:bridge Carry events to message brokers and webhooks, and messages into topics.",
+    "governance": "bridge.governance:governance Propose changes, collect signed approvals, carry them out.",
     "consumer": "git.consumer:consumer Show and move the positions of consumer groups.",
     "heads": "git.heads:heads List, compare, accept and sign heads of logs.",
     "pointer": "git.pointer:pointer Seal private bytes behind pointers, open and erase them.",
@@ -57,7 +58,7 @@ COMMANDS: dict[str, str] = {
 SECTIONS = {
     "Start": ("init", "demo", "doctor", "explain", "completion"),
     "Logs in git": ("shiplog", "messages", "consumer", "mirror", "bridge", "heads", "pointer"),
-    "Team": ("clone", "pull", "push", "hook"),
+    "Team": ("clone", "pull", "push", "hook", "governance"),
     "Ledger": ("ledger", "bundle", "witness"),
     "Peers and live streams": ("gossip", "stream"),
     "Server": ("serve", "watch", "auth", "rpc", "messages-read"),

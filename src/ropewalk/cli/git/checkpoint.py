@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.locations import here
 from ropewalk.cli.git.events import announcing_group, opened, short, suggesting_names
 from ropewalk.errors import NotFound
 
@@ -31,9 +32,12 @@ def checkpoint() -> None:
 @click.option("--reset", is_flag=True, help="Allow moving backwards.")
 def set_(group: str, ns: str, commit: str, reset: bool) -> None:
     """Move a consumer group to a commit."""
+    from ropewalk.bridge.governance.guard import require_ungoverned
     from ropewalk.gitlog.consumers.consumers import set_cursor
     from ropewalk.gitlog.core.layout import SHIPLOG
 
+    if reset:
+        require_ungoverned(here(), "consumer.reset")
     with opened() as log, suggesting_names(log, SHIPLOG), announcing_group(log, group):
         cursor = set_cursor(log, group, ns, log.store.resolve(commit.lower()), reset=reset)
         assert cursor.commit is not None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.git.events import announcing_group, opened
 from ropewalk.errors import NotFound
@@ -59,8 +60,11 @@ def lag(group: str | None, ns: str | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 def reset(group: str, ns: str, to: str, dry_run: bool) -> None:
     """Move a group to another position, forwards or backwards."""
+    from ropewalk.bridge.governance.guard import require_ungoverned
     from ropewalk.gitlog.consumers.consumers import reset_cursor
 
+    if not dry_run:
+        require_ungoverned(here(), "consumer.reset")
     with opened() as log, announcing_group(log, group):
         change = reset_cursor(log, group, ns, to, dry_run=dry_run)
         said = "would move" if dry_run else "ok "

@@ -123,10 +123,13 @@ def rotate(
     Both keys sign the change. Later blocks are signed by the new key; earlier blocks stay valid. A verifier that trusts
     the first key can verify all blocks.
     """
+    from ropewalk.bridge.governance.guard import require_ungoverned
     from ropewalk.errors import Conflict
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.keys.rotate import execute_act, propose_rotation
 
+    if propose is None:
+        require_ungoverned(here(), "key.rotate")
     home, new = here().home, signing_key(to)
     with open_channel(home, channel) as reading:
         if reading.key_history().current.key == new.public:

@@ -105,11 +105,14 @@ def set_(
     If the policy requires approvals (a `control` rule with the act `version`), write the proposal with --propose, sign
     it with `ledger key approve`, and add --approval.
     """
+    from ropewalk.bridge.governance.guard import require_ungoverned
     from ropewalk.ledger.versions.change import change_version, require_no_approvals
     from ropewalk.ledger.versions.lifecycle import move_version
     from ropewalk.ledger.versions.statements import VersionAct
 
     home, where = here().home, ""
+    if propose is None:
+        require_ungoverned(here(), "lifecycle.change")
     if channel is None:
         if propose is not None or approvals or guide is not None or transcript is not None:
             raise click.UsageError(

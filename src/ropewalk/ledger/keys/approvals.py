@@ -97,12 +97,28 @@ def parse_approval(raw: bytes) -> tuple[dict[str, Any], Approval]:
 
 
 @dataclass(frozen=True, slots=True)
+class Quorum:
+    """People with their keys, and how many of them must approve. Two keys of one person count once."""
+
+    count: int
+    people: tuple[tuple[str, PublicKey], ...]
+
+    def name_of(self, key: PublicKey) -> str | None:
+        """Return the person who has the key; None for a key that is not listed."""
+        return next((name for name, known in self.people if known == key), None)
+
+    def approved_by(self, approvals: Iterable[Approval]) -> set[str]:
+        """Return the people among those who approved. The signatures must have been checked."""
+        names = {self.name_of(each.approver) for each in approvals}
+        return {name for name in names if name is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class Control:
-    """Which acts need how many approvals, and the approvers."""
+    """Which acts need which quorum."""
 
     acts: frozenset[str]
-    approvals: int
-    approvers: tuple[tuple[str, PublicKey], ...]
+    quorum: Quorum
 
 
 def parse_control(rule: dict[str, Any]) -> Control:
@@ -122,7 +138,7 @@ def parse_control(rule: dict[str, Any]) -> Control:
         raise Invalid(
             f"approvals must be at least 2 and more than half of the approvers to promote, got {count} of {len(names)}"
         )
-    return Control(frozenset(acts), count, people)
+    return Control(frozenset(acts), Quorum(count, people))
 
 
 def parse_people(value: list[Any], one: str, count: Any, counted: str) -> tuple[tuple[str, PublicKey], ...]:
@@ -159,11 +175,11 @@ def require_approvals(
     for control in controls:
         if act.get("act") not in control.acts:
             continue
-        people = {name for name, key in control.approvers if any(each.approver == key for each in given)}
-        if len(people) < control.approvals:
+        people = control.quorum.approved_by(given)
+        if len(people) < control.quorum.count:
             who = f"only from {', '.join(sorted(people))}" if people else "none from an approver"
             raise Denied(
-                f"to {_WORDS.get(act['act'], act['act'])} needs {control.approvals} approvals, got {who}",
+                f"to {_WORDS.get(act['act'], act['act'])} needs {control.quorum.count} approvals, got {who}",
                 advice="Collect approvals with `ropewalk ledger key approve`: the policy names the approvers.",
             )
         names |= people

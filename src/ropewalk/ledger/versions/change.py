@@ -14,6 +14,7 @@ from ropewalk.ledger.channel.settings import channels, read_settings
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.keys.approvals import Approval, require_approvals
 from ropewalk.ledger.replay.reducers import Reducer
+from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.lifecycle import check_move, move_version, version_to_write
 from ropewalk.ledger.versions.rehearse import ShippedCheck
 from ropewalk.ledger.versions.statements import VersionAct, act_name, version_envelopes
@@ -32,6 +33,25 @@ def _asking(home: Path) -> list[str]:
     return found
 
 
+def check_change(
+    home: Path,
+    act: VersionAct,
+    approvals: Sequence[Approval],
+    *,
+    reducer: Reducer | None = None,
+    now_ns: Callable[[], int] = time.time_ns,
+) -> Policy | None:
+    """Return the policy of the channel that records a change; raise unless every asking channel accepts it."""
+    asking = [each for each in _asking(home) if each != act.channel]
+    policies = [read_settings(home, each).policy for each in (act.channel, *asking)]
+    for policy in policies:
+        if policy is not None:
+            require_approvals(act.to_json(), approvals, policy.controls)
+    check_move(home, act.protocol_version, act.stage, sunset=act.sunset, grace_days=act.grace_days)
+    ShippedCheck(home, act, reducer, now_ns()).require((act.channel, *asking))
+    return policies[0]
+
+
 def change_version(
     home: Path,
     act: VersionAct,
@@ -48,15 +68,9 @@ def change_version(
     channel that requires approvals or rehearsals must accept it. `reducer` is that of the rehearsals, if it is not
     built in.
     """
-    asking = [each for each in _asking(home) if each != act.channel]
-    policies = [read_settings(home, each).policy for each in (act.channel, *asking)]
-    for policy in policies:
-        if policy is not None:
-            require_approvals(act.to_json(), approvals, policy.controls)
-    check_move(home, act.protocol_version, act.stage, sunset=act.sunset, grace_days=act.grace_days)
-    ShippedCheck(home, act, reducer, now_ns()).require((act.channel, *asking))
+    policy = check_change(home, act, approvals, reducer=reducer, now_ns=now_ns)
     with open_log(home, act.channel, keys[0], also=keys[1:], now_ns=now_ns, wait_s=wait_s) as opened:
-        version = version_to_write(home, policies[0], now_ns())
+        version = version_to_write(home, policy, now_ns())
         key = next((key for key in keys if key.public == opened.log.key_history.current.key), keys[0])
         pair = version_envelopes(act, approvals, key, format_timestamp(now_ns()), version)
         outcomes = opened.log.submit_many(each.raw for each in pair)

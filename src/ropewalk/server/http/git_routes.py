@@ -10,6 +10,7 @@ from litestar import Response, Router, delete, get, post, put
 from litestar.background_tasks import BackgroundTask
 from litestar.params import FromPath, FromQuery, QueryParameter
 
+from ropewalk.bridge.governance.guard import is_governed, require_ungoverned
 from ropewalk.errors import Invalid, InvalidEnvelope, NotFound, RopewalkError, TooLarge
 from ropewalk.gitlog.consumers.consumers import cursor_status, cursors, reset_cursor, set_cursor
 from ropewalk.gitlog.consumers.cursor import Cursor, find_cursor, kind_kept
@@ -261,7 +262,7 @@ async def set_consumer(request: Asked, group: FromPath[str], log: LogName) -> Re
     (to,) = document.values()
     if not isinstance(to, str):
         raise Invalid("ulid and commit must be strings")
-    reset = identity.may("admin", log)
+    reset = identity.may("admin", log) and not is_governed(node.place, "consumer.reset")
     if reset:
         await node.record_act("consumer.set", identity.name, {"group": group, "log": log, "to": to})
     cursor = await node.read(
@@ -275,6 +276,7 @@ async def delete_consumer(request: Asked, group: FromPath[str], log: LogName) ->
     """Delete a checkpoint: the group begins anew. Needs the right admin, or a server on loopback."""
     node, identity = node_of(request), identity_of(request)
     identity.require("admin" if node.auth.required else "checkpoint", log)
+    require_ungoverned(node.place, "consumer.reset")
     if node.auth.required:
         await node.record_act("consumer.delete", identity.name, {"group": group, "log": log})
 
