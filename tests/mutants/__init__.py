@@ -16,6 +16,7 @@ __all__ = ["FOLDER", "Mutant", "load", "status_rows"]
 
 FOLDER = Path(__file__).parent
 KEYS = {"row", "name", "file", "old", "new"}
+OPTIONAL = {"tests"}  # of others than the row names
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Mutant:
     file: str
     old: str
     new: str
+    tests: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -49,9 +51,9 @@ def load(folder: Path = FOLDER) -> list[Mutant]:
     mutants = []
     for path in sorted(folder.glob("*.toml")):
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]:
-            if set(entry) != KEYS:
+            if set(entry) - OPTIONAL != KEYS:
                 raise ValueError(f"{path.name}: a mutant has the keys {sorted(KEYS)}, got {sorted(entry)}")
-            mutants.append(Mutant(path.stem, **entry))
+            mutants.append(Mutant(path.stem, **{**entry, "tests": tuple(entry.get("tests", ()))}))
     return mutants
 
 

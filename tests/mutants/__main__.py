@@ -133,7 +133,7 @@ def main() -> int:
                 mutant = waiting.get_nowait()
             except queue.Empty:
                 return
-            outcome = scratch.run(mutant, rows[mutant.row].tests)
+            outcome = scratch.run(mutant, list(mutant.tests) or rows[mutant.row].tests)
             outcomes.append(outcome)
             print(f"{outcome.outcome:9} {outcome.seconds:6.1f} s  {outcome.mutant}", flush=True)
             if outcome.outcome != "killed":

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.mutants import Mutant, load, source, status_rows
+from tests.test_status import live_test
 
 
 def test_mutants_apply_and_compile():
@@ -22,6 +23,7 @@ def test_mutants_name_rows_that_hold():
     for mutant in load():
         assert mutant.row in rows, mutant.title
         assert rows[mutant.row].state == "✓", mutant.title
+        assert all(map(live_test, mutant.tests)), mutant.title
 
 
 def test_mutants_have_unique_names():

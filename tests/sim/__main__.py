@@ -1,4 +1,4 @@
-"""`python -m tests.sim [--states N] [--worlds N] [--minutes M] [--seed S] [NAME …]`: power cuts and seeded worlds."""
+"""Power cuts, disk faults and seeded worlds: `python -m tests.sim [--states N] [--minutes M] [--seed S] [NAME …]`."""
 
 from __future__ import annotations
 
@@ -14,37 +14,41 @@ from typing import Any
 
 from tests.sim.gossip import run as run_world
 from tests.sim.gossip_live import run as run_live_world
-from tests.sim.power.run import simulate
+from tests.sim.power.run import FAULTS, simulate, simulate_faults, simulate_rot
 from tests.sim.power.workloads import WORKLOADS
 
 REPORT = Path("build/simulate.json")
 MIXES = 24
+ROTTEN = 1000  # damaged disks of one recording
+MODES = ("cut", "rot", *FAULTS)
 WORLDS = {"worlds": run_world, "live_worlds": run_live_world}
 
 
 def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
-    """Cut one workload off, seed after seed, until enough states were seen or the time is over."""
-    total: dict[str, Any] = {
-        "engine": WORKLOADS[name].engine,
-        "states": 0,
-        "seeds": 0,
-        "failed": 0,
-        "problems": [],
-    }
+    """Cut one workload off, let its calls fail and its disk rot, seed after seed, until enough states were seen."""
+    started = time.time()
+    total: dict[str, Any] = {"engine": WORKLOADS[name].engine, "states": 0, "failed": 0, "problems": []}
     faults: Counter[str] = Counter()
-    until = time.time() + seconds
-    while total["states"] < states and time.time() < until:
-        left = {"limit": states - total["states"], "seconds": until - time.time()}
-        report = simulate(name, seed=seed + total["seeds"], mixes=MIXES, **left)
-        total["seeds"] += 1
+    seeds = 0
+    while total["states"] < states and time.time() < started + seconds:
+        left = {"limit": states - total["states"], "seconds": started + seconds - time.time()}
+        kind = MODES[seeds % len(MODES)]
+        if kind == "cut":
+            report = simulate(name, seed=seed + seeds, mixes=MIXES, **left)
+        elif kind == "rot":
+            report = simulate_rot(name, seed=seed + seeds, **{**left, "limit": min(ROTTEN, left["limit"])})
+        else:
+            report = simulate_faults(name, kind, seed=seed + seeds, **left)
+        seeds += 1
         for key in ("states", "failed"):
             total[key] += report[key]
-        total["problems"] = (
-            total["problems"] + [{"seed": report["seed"], **each} for each in report["problems"]]
-        )[:20]
+        found = [{"kind": kind, "seed": report["seed"], **each} for each in report["problems"]]
+        total["problems"] = (total["problems"] + found)[:20]
         faults.update(report["faults"])
     return {
         **total,
+        "seeds": seeds,
+        "states_per_s": round(total["states"] / (time.time() - started), 1),
         "faults": dict(sorted(faults.items())),
         "ok": total["states"] > 0 and not total["failed"],
     }

@@ -111,9 +111,11 @@ class Disk:
         return os.write(descriptor, raw)
 
     def write_at(self, descriptor: int, raw: bytes, offset: int) -> None:
-        """Write a few bytes in place of others, all of them or an error."""
-        if os.pwrite(descriptor, raw, offset) != len(raw):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        """Write bytes in place of others, all of them or an error."""
+        view = memoryview(raw)
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view, offset = view[written:], offset + written
 
     def open(self, path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -6,6 +6,7 @@ which is why the first map is large: it reserves addresses, not disk.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -343,6 +344,10 @@ class LmdbTables:
                     except lmdb.MapResizedError:
                         shared.resize(0)
                     except lmdb.Error as error:
+                        # LMDB puts the old meta page back without a sync; the next commit writes over what the new one
+                        # names, so the old one must be durable before.
+                        with contextlib.suppress(lmdb.Error):
+                            shared.env.sync(True)
                         raise _refusal(error, shared.path) from error
             finally:
                 shared.writing = False

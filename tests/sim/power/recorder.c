@@ -2,6 +2,12 @@
  *
  * A record is: kind (1 byte), inode (8), offset (8), lengths of path, second path and data (4 each), then the three.
  * Each call runs under a lock that all processes of the workload share, so that the log has the order of the disk.
+ *
+ * RECORD_FAULT=KIND:N:M makes the N-th call and the M-1 after it fail, counted over all processes in RECORD_LOG.count:
+ *   sync   a sync of a file fails (EIO) and drops what it should have written; recorded as f
+ *   eio    a write fails (EIO)
+ *   full   a write or a new name fails (ENOSPC)
+ *   short  a write writes half of its bytes
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -24,16 +30,20 @@
 static char root[PATH_MAX];
 static size_t root_length;
 static int log_fd = -1, lock_pid;
-static char log_name[PATH_MAX];
+static char log_name[PATH_MAX], count_name[PATH_MAX + 8], fault[16];
+static long fault_at, fault_length;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static void after_fork(void) { pthread_mutex_init(&mutex, NULL); log_fd = -1; }
 
-__attribute__((constructor)) static void begin(void) {
-  const char *where = getenv("RECORD_ROOT"), *log = getenv("RECORD_LOG");
+/* Called by a process that was started before it knew what to record. */
+__attribute__((constructor)) void record_begin(void) {
+  const char *where = getenv("RECORD_ROOT"), *log = getenv("RECORD_LOG"), *wanted = getenv("RECORD_FAULT");
   if (where == NULL || log == NULL) return;
   root_length = strlen(strncpy(root, where, sizeof root - 1));
   strncpy(log_name, log, sizeof log_name - 1);
+  snprintf(count_name, sizeof count_name, "%s.count", log_name);
+  if (wanted == NULL || sscanf(wanted, "%15[a-z]:%ld:%ld", fault, &fault_at, &fault_length) != 3) fault[0] = 0;
   pthread_atfork(NULL, NULL, after_fork);
 }
 
@@ -64,6 +74,21 @@ static void put(char kind, uint64_t inode, uint64_t offset, const char *path, co
                            {(void *)second, lengths[1]}, {(void *)data, size}};
   if (syscall(SYS_writev, log_fd, parts, 7) < 0) abort();
   errno = kept;
+}
+
+/* Whether a call is to fail; those of another kind are not counted. */
+static int fails(const char *kind, const char *path) {
+  size_t size = strlen(path), tail = strlen("/.acknowledged");
+  if (strcmp(fault, kind) || (size > tail && !strcmp(path + size - tail, "/.acknowledged"))) return 0;
+  long count = 0;
+  int kept = errno, fd = (int)syscall(SYS_openat, AT_FDCWD, count_name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) abort();
+  if (syscall(SYS_pread64, fd, &count, sizeof count, 0) < 0) abort();
+  count++;
+  if (syscall(SYS_pwrite64, fd, &count, sizeof count, 0) < 0) abort();
+  syscall(SYS_close, fd);
+  errno = kept;
+  return count >= fault_at && count < fault_at + fault_length;
 }
 
 static int path_of(int fd, char *path) {
@@ -101,6 +126,7 @@ static int opening(int folder, const char *name, int flags, mode_t mode) {
   if (!changes) return (int)syscall(SYS_openat, folder, name, flags, mode);
   enter();
   uint64_t before = inode_of(path);
+  if (!before && (flags & O_CREAT) && fails("full", path)) { errno = ENOSPC; leave(); return -1; }
   int fd = (int)syscall(SYS_openat, folder, name, flags, mode);
   struct stat found;
   if (fd >= 0 && fstat(fd, &found) == 0 && S_ISREG(found.st_mode)) {
@@ -133,14 +159,21 @@ static ssize_t writing(int fd, const struct iovec *parts, int count, off_t at) {
     fstat(fd, &found);
     start = fcntl(fd, F_GETFL) & O_APPEND ? found.st_size : lseek(fd, 0, SEEK_CUR);
   }
+  int refused = fails("eio", path) ? EIO : fails("full", path) ? ENOSPC : 0;
+  if (refused) { errno = refused; leave(); return -1; }
+  struct iovec half = {parts[0].iov_base, (parts[0].iov_len + 1) / 2};
+  if (parts[0].iov_len > 1 && fails("short", path)) { parts = &half; count = 1; }
   ssize_t done = at < 0 ? syscall(SYS_writev, fd, parts, count) : syscall(SYS_pwritev, fd, parts, count, at, 0);
   char kind = fcntl(fd, F_GETFL) & O_DSYNC ? 'W' : 'w'; /* durable when it returns: LMDB's meta page */
+  int dropped = kind == 'W' && fails("sync", path);
+  if (dropped) kind = 'w';
   off_t place = start;
   for (ssize_t left = done; left > 0; parts++) {
     size_t size = parts->iov_len < (size_t)left ? parts->iov_len : (size_t)left;
     if (size) put(kind, found.st_ino, place, path, NULL, parts->iov_base, size);
     place += size; left -= size;
   }
+  if (dropped) { put('f', found.st_ino, 0, path, NULL, NULL, 0); errno = EIO; done = -1; }
   leave();
   return done;
 }
@@ -171,6 +204,11 @@ static int syncing(int fd, int number) {
   struct stat found;
   int ours = path_of(fd, path) && fstat(fd, &found) == 0;
   if (ours) enter();
+  if (ours && S_ISREG(found.st_mode) && fails("sync", path)) {
+    put('f', found.st_ino, 0, path, NULL, NULL, 0);
+    errno = EIO; leave();
+    return -1;
+  }
   int done = (int)syscall(number, fd);
   if (ours) { if (done == 0) put(S_ISDIR(found.st_mode) ? 'd' : 's', found.st_ino, 0, path, NULL, NULL, 0); leave(); }
   return done;
@@ -183,6 +221,7 @@ static int naming(char kind, int folder, const char *old, int other, const char 
   int ours = resolve(folder, old, from);
   if (new && resolve(other, new, to)) ours = 1;
   if (ours) enter();
+  if (ours && kind != 'u' && fails("full", from)) { errno = ENOSPC; leave(); return -1; }
   uint64_t inode = ours ? inode_of(from) : 0;
   int done = kind == 'r' ? (int)syscall(SYS_renameat2, folder, old, other, new, flags)
            : kind == 'l' ? (int)syscall(SYS_linkat, folder, old, other, new, flags)

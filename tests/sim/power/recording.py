@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import select
 import struct
 import subprocess
 import sys
@@ -12,11 +15,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-__all__ = ["ACKNOWLEDGED", "Call", "Recording", "record"]
+__all__ = ["Call", "Recording", "WorkloadFailed", "record"]
 
 HERE = Path(__file__).parent
 HEAD = struct.Struct("<cQQIII")
-ACKNOWLEDGED = ".acknowledged"  # a file that the workload writes its receipts to; no part of the disk
 LIMIT_S = 300
 
 
@@ -39,6 +41,12 @@ class Recording:
     folders: frozenset[str]
     files: dict[str, tuple[int, bytes]]  # inode and content
     calls: tuple[Call, ...]
+    eligible: int = 0  # calls that might have failed, where a fault was asked for
+    said: str = ""  # by the workload, to stderr
+
+
+class WorkloadFailed(Exception):
+    """A workload ended with an error that is not one of ropewalk's."""
 
 
 @cache
@@ -50,7 +58,51 @@ def recorder() -> Path:
     return library
 
 
-def record(root: Path, workload: str) -> Recording:
+class Recorder:
+    """A process that has everything loaded and forks for each workload; started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._server: subprocess.Popen[str] | None = None
+
+    def run(self, name: str, root: Path, log: Path, fault: str | None) -> tuple[int, str]:
+        """Run a workload under the recorder; return its exit code and what it wrote to stderr."""
+        server = self._server = self._server or self._start()
+        environment = {"RECORD_ROOT": str(root), "RECORD_LOG": str(log)}
+        if fault is not None:
+            environment["RECORD_FAULT"] = fault
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(json.dumps({"name": name, "root": str(root), "environment": environment}) + "\n")
+        server.stdin.flush()
+        ready, _, _ = select.select([server.stdout], [], [], LIMIT_S)
+        answer = server.stdout.readline() if ready else ""
+        if not answer:
+            self.close()
+            raise RuntimeError(f"workload {name} gave no answer within {LIMIT_S} s")
+        said = json.loads(answer)
+        return said["code"], said["said"]
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._server.communicate()
+            self._server = None
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.sim.power.workloads"],
+            env={**os.environ, "LD_PRELOAD": str(recorder()), "PYTHONHASHSEED": "0"},
+            cwd=HERE.parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+_recorder = Recorder()
+atexit.register(_recorder.close)
+
+
+def record(root: Path, workload: str, fault: str | None = None) -> Recording:
     """Run a workload on the files of `root` in a process of its own and return all it did."""
     root = root.resolve()
     folders = frozenset(str(path.relative_to(root)) for path in root.rglob("*") if path.is_dir()) | {"."}
@@ -60,29 +112,15 @@ def record(root: Path, workload: str) -> Recording:
         if path.is_file()
     }
     log = root.with_name(f"{root.name}.calls")
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": str(recorder()),
-        "RECORD_ROOT": str(root),
-        "RECORD_LOG": str(log),
-        "PYTHONHASHSEED": "0",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.power.workloads", workload, str(root)],
-        env=environment,
-        cwd=HERE.parents[2],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"workload {workload} ended with {done.returncode}: {done.stderr[-2000:]}")
+    code, said = _recorder.run(workload, root, log, fault)
+    if code:
+        raise WorkloadFailed(f"workload {workload} ended with {code}: {said}")
     calls = tuple(_parse(log.read_bytes(), root))
     log.unlink()
-    if not any(call.path == ACKNOWLEDGED for call in calls):
-        raise RuntimeError(f"workload {workload} acknowledged nothing")
-    return Recording(folders, files, calls)
+    counted = log.with_name(f"{log.name}.count")
+    count = int.from_bytes(counted.read_bytes(), sys.byteorder) if counted.exists() else 0
+    counted.unlink(missing_ok=True)
+    return Recording(folders, files, calls, count, said)
 
 
 def _parse(raw: bytes, root: Path) -> Any:

@@ -1,40 +1,51 @@
-"""Check every crash state of every workload; the report is what `make simulate` writes."""
+"""Check the disks that power cuts, failing calls and rot leave; the report is what `make simulate` writes."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.sim.power.recording import Recording, record
-from tests.sim.power.states import CrashState, crash_states
-from tests.sim.power.workloads import WORKLOADS, Workload
+from tests.sim.power.base import Workload
+from tests.sim.power.recording import Recording, WorkloadFailed, record
+from tests.sim.power.rot import damaged_states
+from tests.sim.power.states import SECTOR, CrashState, crash_states, last_state
+from tests.sim.power.workloads import WORKLOADS
 
-__all__ = ["check_state", "recorded", "simulate"]
+__all__ = ["FAULTS", "check_state", "in_sector", "recorded", "simulate", "simulate_faults", "simulate_rot"]
 
+FAULTS = ("sync", "eio", "full", "short")  # of calls; the recorder explains them
+FULL_CALLS = 3  # how long a disk stays full
+CUTS = 5  # power cuts after a call has failed, with its end
 REBOOTED = time.time() - 600
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # what was synced is known; speed is wanted
 
 
 @contextmanager
-def recorded(name: str) -> Iterator[tuple[Recording, Path]]:
+def recorded(name: str, fault: str | None = None) -> Iterator[tuple[Recording, Path]]:
     """Prepare and record a workload in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="ropewalk-power-", dir=MEMORY) as folder:
         root = Path(folder) / "root"
         root.mkdir()
         WORKLOADS[name].prepare(root)
-        yield record(root, name), Path(folder)
+        yield record(root, name, fault), Path(folder)
 
 
-def check_state(workload: Workload, state: CrashState, folder: Path) -> list[str]:
-    """Lay out a disk as it may be after a cut, open it with a writer, and return what does not hold."""
+def check_state(
+    workload: Workload, state: CrashState, folder: Path, *, before: list[str] | None = None
+) -> list[str]:
+    """Lay out a disk, open it with a writer, and return what does not hold.
+
+    `before` is what the log held before its disk was damaged.
+    """
     root = folder / "state"
     for name in sorted(state.folders):
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -47,15 +58,78 @@ def check_state(workload: Workload, state: CrashState, folder: Path) -> list[str
             os.utime(root / name, (REBOOTED, REBOOTED))  # a machine takes a while to start again
             first[inode] = root / name
     receipts = state.acknowledged.decode().splitlines()
-    found: list[str] = []
+
+    def found() -> list[str]:
+        wrong: list[str] = []
+        try:
+            if before is None:
+                wrong.extend(workload.check(root, receipts))
+            else:
+                wrong.extend(workload.check_damaged(root, receipts, before))
+        except Exception as error:
+            wrong.append(f"{type(error).__name__}: {error}")
+        return wrong
+
     try:
-        found.extend(workload.check(root, receipts))
-    except Exception as error:
-        found.append(f"{type(error).__name__}: {error}")
+        return _in_child(found) if before is not None and workload.own_process else found()
     finally:
         for path in folder.glob("state*"):
             shutil.rmtree(path)
-    return found
+
+
+def _in_child(question: Callable[[], list[str]]) -> list[str]:
+    """Ask in a forked process; one that a damaged file ends has answered nothing wrong."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        with os.fdopen(writing, "w") as stream:
+            stream.write("\n".join(question()))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        said = stream.read()
+    os.waitpid(child, 0)
+    return said.splitlines()
+
+
+class _Count:
+    """What is counted while states are checked, until there are enough or time is up."""
+
+    def __init__(self, limit: int | None, seconds: float) -> None:
+        self.limit, self._started, self._seconds = limit, time.monotonic(), seconds
+        self.states, self.failed = 0, 0
+        self.faults: Counter[str] = Counter()
+        self.problems: list[dict[str, Any]] = []
+
+    @property
+    def enough(self) -> bool:
+        late = time.monotonic() - self._started > self._seconds
+        return late or (self.limit is not None and self.states >= self.limit)
+
+    def add(self, state: CrashState, found: list[str], *kinds: str, **where: Any) -> None:
+        self.states += 1
+        self.faults.update((*state.faults, *kinds))
+        if found:
+            self.fail(found, after=state.after, choice=state.choice, **where)
+
+    def fail(self, found: list[str], **where: Any) -> None:
+        self.failed += 1
+        if len(self.problems) < 20:
+            self.problems.append({**where, "problems": found})
+
+    def report(self, name: str, seed: int, calls: int) -> dict[str, Any]:
+        return {
+            "ok": self.states > 0 and not self.failed,
+            "engine": WORKLOADS[name].engine,
+            "calls": calls,
+            "states": self.states,
+            "seed": seed,
+            "faults": dict(sorted(self.faults.items())),
+            "failed": self.failed,
+            "problems": self.problems,
+            "seconds": round(time.monotonic() - self._started, 1),
+        }
 
 
 def simulate(
@@ -72,28 +146,61 @@ def simulate(
 
     `ignore` names kinds of calls that the disk does not honour, to see that a missing sync is found.
     """
-    started, workload = time.monotonic(), WORKLOADS[name]
-    problems: list[dict[str, Any]] = []
-    faults: Counter[str] = Counter()
-    states = 0
+    count = _Count(limit, seconds)
     with recorded(name) as (recording, folder):
         honoured = tuple(call for call in recording.calls if call.kind not in ignore)
         recording = replace(recording, calls=honoured)
         for state in crash_states(recording, seed=seed, mixes=mixes, share=share):
-            if states == limit or time.monotonic() - started > seconds:
+            if count.enough:
                 break
-            states += 1
-            faults.update(state.faults)
-            if found := check_state(workload, state, folder):
-                problems.append({"after": state.after, "choice": state.choice, "problems": found})
-    return {
-        "ok": states > 0 and not problems,
-        "engine": workload.engine,
-        "calls": len(recording.calls),
-        "states": states,
-        "seed": seed,
-        "faults": dict(sorted(faults.items())),
-        "failed": len(problems),
-        "problems": problems[:20],
-        "seconds": round(time.monotonic() - started, 1),
-    }
+            count.add(state, check_state(WORKLOADS[name], state, folder))
+    return count.report(name, seed, len(recording.calls))
+
+
+def simulate_faults(
+    name: str, kind: str, *, seed: int, limit: int | None = None, seconds: float = 1e9, mixes: int = 2
+) -> dict[str, Any]:
+    """Let one call after another of a workload fail; the process goes on, and the power is cut some time later."""
+    count, chance = _Count(limit, seconds), random.Random(f"{seed} {name} {kind}")
+    length = FULL_CALLS if kind == "full" else 1
+    with recorded(name, f"{kind}:{10**9}:1") as (whole, _):
+        places = list(range(1, whole.eligible + 1))
+    chance.shuffle(places)
+    for at in places:
+        if count.enough:
+            break
+        try:
+            with recorded(name, f"{kind}:{at}:{length}") as (recording, folder):
+                calls = len(recording.calls)
+                cuts = {calls, *(chance.randrange(calls) for _ in range(CUTS - 1))}
+                cuts = {cut for cut in cuts if not in_sector(recording, cut)}
+                for state in crash_states(recording, seed=seed, mixes=mixes, cuts=cuts):
+                    if count.enough:
+                        break
+                    count.add(state, check_state(WORKLOADS[name], state, folder), kind, fault=f"{kind}:{at}")
+        except WorkloadFailed as error:
+            count.fail([str(error)], fault=f"{kind}:{at}")
+    return count.report(name, seed, len(whole.calls))
+
+
+def in_sector(recording: Recording, cut: int) -> bool:
+    """Return whether a cut parts the halves of a short write within one sector, which a disk writes whole."""
+    if not 0 < cut < len(recording.calls):
+        return False
+    one, two = recording.calls[cut - 1 : cut + 1]
+    joined = (one.kind, one.inode, one.offset + len(one.data)) == (two.kind, two.inode, two.offset)
+    return one.kind == "w" and joined and one.offset // SECTOR == two.offset // SECTOR
+
+
+def simulate_rot(name: str, *, seed: int, limit: int, seconds: float = 1e9) -> dict[str, Any]:
+    """Damage what a workload has synced, once in each state, and let a writer, a reader and a verifier open it."""
+    count, workload = _Count(limit, seconds), WORKLOADS[name]
+    with recorded(name) as (recording, folder):
+        now = last_state(recording)
+        older = last_state(recording, after=len(recording.calls) * 2 // 3)
+        before = workload.read(folder / "root")
+        for state in damaged_states(now, older, kinds=workload.rot, seed=seed):
+            if count.enough:
+                break
+            count.add(state, check_state(workload, state, folder, before=before))
+    return count.report(name, seed, len(recording.calls))

@@ -3,19 +3,22 @@
 The rules are POSIX's, and nothing that one file system adds. What was written to a file before a sync of that file is
 there afterwards. A name that was made, moved or removed before a sync of its folder is as it was then. Everything else
 may be kept or lost, each page and each name alone: a page of a write may be missing, hold zeros or be torn at a sector.
+A sync that fails drops what it should have written: the system shows those pages, but a later sync does not write them.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import PurePosixPath
 
-from tests.sim.power.recording import ACKNOWLEDGED, Call, Recording
+from tests.sim.power.recording import Call, Recording
 
-__all__ = ["CrashState", "crash_states"]
+__all__ = ["ACKNOWLEDGED", "PAGE", "SECTOR", "CrashState", "crash_states", "last_state"]
 
+ACKNOWLEDGED = ".acknowledged"  # a file that a workload writes its receipts to; no part of the disk
 PAGE, SECTOR = 4096, 512
 KEPT, LOST, ZEROS, TORN = "kept", "lost", "zeros", "torn"
 
@@ -32,26 +35,59 @@ class CrashState:
     acknowledged: bytes
 
 
+PENDING, SYNCED, DROPPED = "pending", "synced", "dropped"
+
+
+@dataclass(slots=True)
+class _Change:
+    offset: int
+    data: bytes | None  # None: truncate to offset
+    state: str = PENDING
+
+
 @dataclass(slots=True)
 class _File:
     durable: bytearray
-    pending: list[tuple[int, bytes | None]] = field(
-        default_factory=list
-    )  # offset and data; None: truncate to offset
+    changes: list[_Change] = field(default_factory=list)
 
-    def chunks(self) -> list[tuple[int, bytes | None]]:
-        """The pending writes, a page each."""
-        found: list[tuple[int, bytes | None]] = []
-        for offset, data in self.pending:
-            if data is None:
-                found.append((offset, None))
+    def chunks(self) -> list[_Change]:
+        """Return the changes, a page each."""
+        found: list[_Change] = []
+        for change in self.changes:
+            offset, data = change.offset, change.data
+            if data is None or offset % PAGE + len(data) <= PAGE:
+                found.append(change)
                 continue
             place = 0
             while place < len(data):
                 size = PAGE - (offset + place) % PAGE
-                found.append((offset + place, data[place : place + size]))
+                found.append(_Change(offset + place, data[place : place + size], change.state))
                 place += size
         return found
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Note a write. One that goes on within a sector belongs to the one before: a disk writes a sector whole."""
+        last = self.changes[-1] if self.changes else None
+        goes_on = last is not None and last.data is not None and last.state == PENDING
+        if goes_on and (last.offset + len(last.data), last.offset // SECTOR) == (offset, offset // SECTOR):
+            last.data += data
+        else:
+            self.changes.append(_Change(offset, data))
+
+    def sync(self) -> None:
+        """Make what is pending durable; what a failed sync dropped stays uncertain."""
+        for change in self.changes:
+            if change.state == PENDING:
+                change.state = SYNCED
+        settled = next((n for n, each in enumerate(self.changes) if each.state != SYNCED), len(self.changes))
+        self.durable = content(_File(self.durable, self.changes[:settled]), [])
+        del self.changes[:settled]
+
+    def drop(self) -> None:
+        """Take note that a sync failed."""
+        for change in self.changes:
+            if change.state == PENDING and change.data is not None:
+                change.state = DROPPED
 
 
 class _Disk:
@@ -73,24 +109,47 @@ class _Disk:
                 self.files[call.inode] = _File(bytearray())
                 self.pending.append(call)
             case "w":
-                self.files.setdefault(call.inode, _File(bytearray())).pending.append((call.offset, call.data))
+                self._file(call).write(call.offset, call.data)
             case "W":  # synchronous, and alone
-                of_file = self.files.setdefault(call.inode, _File(bytearray()))
-                written = _File(of_file.durable, [(call.offset, call.data)])
-                of_file.durable = _content(written, [KEPT] * len(written.chunks()))
+                alone = _File(self._file(call).durable, [_Change(call.offset, call.data, SYNCED)])
+                self._file(call).durable = content(alone, [])
+                if self._file(call).changes:
+                    self._file(call).changes.append(_Change(call.offset, call.data, SYNCED))
             case "t":
-                self.files.setdefault(call.inode, _File(bytearray())).pending.append((call.offset, None))
+                self._file(call).changes.append(_Change(call.offset, None))
             case "s":
-                if (synced := self.files.get(call.inode)) is not None:
-                    synced.durable = _content(synced, [KEPT] * len(synced.chunks()))
-                    synced.pending = []
+                self._file(call).sync()
+            case "f":
+                self._file(call).drop()
             case "d":
                 of_folder = [each for each in self.pending if _folder(each) == call.path]
                 for each in of_folder:
                     _rename(self.names, self.folders, each)
                 self.pending = [each for each in self.pending if _folder(each) != call.path]
+            case "r" if call.inode not in self.files:  # a folder
+                if not self._born(call):
+                    self.pending.append(replace(call, kind="R"))
             case _:
                 self.pending.append(call)
+
+    def _born(self, call: Call) -> bool:
+        """Move a folder that is not durable yet to its new name, with all in it; a sync there makes it durable."""
+        if not any(each.kind == "m" and each.path == call.path for each in self.pending):
+            return False
+
+        def moved(path: str) -> str:
+            inside = path == call.path or path.startswith(f"{call.path}/")
+            return call.second + path.removeprefix(call.path) if inside else path
+
+        self.names = {moved(path): inode for path, inode in self.names.items()}
+        self.folders = {moved(path) for path in self.folders}
+        self.pending = [
+            replace(each, path=moved(each.path), second=moved(each.second)) for each in self.pending
+        ]
+        return True
+
+    def _file(self, call: Call) -> _File:
+        return self.files.setdefault(call.inode, _File(bytearray()))
 
     def cut(self, after: int, choice: str, chance: random.Random) -> CrashState:
         """Choose what of the unsynced survives."""
@@ -101,18 +160,31 @@ class _Disk:
                 _rename(names, folders, call)
             else:
                 faults.add(f"name {LOST}")
+        folders = {path for path in folders if folders.issuperset(_parents(path))}
         files: dict[str, tuple[int, bytes]] = {}
         contents: dict[int, bytes] = {}
         for path, inode in names.items():
-            if path == ACKNOWLEDGED or any(str(part) not in folders for part in PurePosixPath(path).parents):
+            if path == ACKNOWLEDGED or not folders.issuperset(_parents(path)):
                 continue
             if inode not in contents:
                 of_file = self.files[inode]
-                fates = _choose(choice, "data", len(of_file.chunks()), chance)
-                faults.update(f"page {fate}" for fate in fates if fate != KEPT)
-                contents[inode] = bytes(_content(of_file, fates, chance))
+                if not of_file.changes:
+                    contents[inode] = bytes(of_file.durable)
+                else:
+                    uncertain = [each for each in of_file.chunks() if each.state != SYNCED]
+                    fates = _choose(choice, "data", len(uncertain), chance)
+                    faults.update(f"page {fate}" for fate in fates if fate != KEPT)
+                    pairs = zip(uncertain, fates, strict=True)
+                    if any(each.state == DROPPED and fate != KEPT for each, fate in pairs):
+                        faults.add("page dropped by sync")
+                    contents[inode] = bytes(content(of_file, fates, chance))
             files[path] = inode, contents[inode]
         return CrashState(after, choice, frozenset(faults), frozenset(folders), files, self.acknowledged)
+
+
+@cache
+def _parents(path: str) -> frozenset[str]:
+    return frozenset(str(each) for each in PurePosixPath(path).parents)
 
 
 def _folder(call: Call) -> str:
@@ -130,7 +202,7 @@ def _rename(names: dict[str, int], folders: set[str], call: Call) -> None:
         case "u":
             names.pop(call.path, None)
             folders.discard(call.path)
-        case "r" if call.path in folders:  # a folder moves with all that is in it
+        case "R" if call.path in folders:  # a folder moves with all that is in it
             moved = {
                 path for path in (*names, *folders) if path == call.path or path.startswith(f"{call.path}/")
             }
@@ -146,9 +218,12 @@ def _rename(names: dict[str, int], folders: set[str], call: Call) -> None:
             names[call.second] = call.inode
 
 
-def _content(of_file: _File, fates: list[str], chance: random.Random | None = None) -> bytearray:
-    raw = bytearray(of_file.durable)
-    for (offset, data), fate in zip(of_file.chunks(), fates, strict=True):
+def content(of_file: _File, fates: list[str], chance: random.Random | None = None) -> bytearray:
+    """Return what a file holds if its uncertain chunks have these fates."""
+    raw, left = bytearray(of_file.durable), iter(fates)
+    for change in of_file.chunks():
+        offset, data = change.offset, change.data
+        fate = KEPT if change.state == SYNCED else next(left)
         if fate == LOST:
             continue
         if data is None:
@@ -193,13 +268,23 @@ def _choose(choice: str, of: str, count: int, chance: random.Random) -> list[str
 FIXED = ("none", "all", "names", "sizes", "data", "torn", "last only")
 
 
-def crash_states(recording: Recording, *, seed: int, mixes: int, share: int = 1) -> Iterator[CrashState]:
-    """Yield the disks after every cut (or one in `share`): fixed choices, then `mixes` random ones, none twice."""
+def crash_states(
+    recording: Recording,
+    *,
+    seed: int,
+    mixes: int,
+    share: int = 1,
+    cuts: Collection[int] | None = None,
+) -> Iterator[CrashState]:
+    """Yield the disks after every cut: fixed choices, then `mixes` random ones, none twice.
+
+    `share` takes one cut in so many; `cuts` names them by the number of calls before.
+    """
     disk, known = _Disk(recording), set()
     for after in range(len(recording.calls) + 1):
         if after:
             disk.take(recording.calls[after - 1])
-        if (after + seed) % share:
+        if (after + seed) % share if cuts is None else after not in cuts:
             continue
         random_choices = ["one lost" if n % 3 == 0 else f"mix {n}" for n in range(mixes)]
         for choice in (*FIXED, *random_choices):
@@ -208,3 +293,12 @@ def crash_states(recording: Recording, *, seed: int, mixes: int, share: int = 1)
             if print_of not in known:
                 known.add(print_of)
                 yield state
+
+
+def last_state(recording: Recording, after: int | None = None) -> CrashState:
+    """Return the disk with everything written, at the end or after a call."""
+    disk = _Disk(recording)
+    calls = recording.calls[:after]
+    for call in calls:
+        disk.take(call)
+    return disk.cut(len(calls), "all", random.Random(0))

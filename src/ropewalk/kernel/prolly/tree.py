@@ -11,7 +11,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from ropewalk.errors import Invalid, NotFound, RangeExceeded
+from ropewalk.errors import Damaged, Invalid, NotFound, RangeExceeded
 from ropewalk.kernel.prolly.memory import MemoryStore
 from ropewalk.kernel.prolly.node import (
     ANCHOR,
@@ -81,6 +81,8 @@ class ProllyReader:
     def get_root(self) -> Node:
         """The one node of the highest level."""
         for row, value in self._rows.scan(stop=_METADATA_KEY, reverse=True):
+            if not row:
+                raise Damaged("the tree has a row without a key", reason="tree")
             return self._node(row[0], row[1:], value)
         return Node(0, ANCHOR, ANCHOR_HASH)
 

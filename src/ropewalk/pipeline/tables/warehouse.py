@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.disk.durable import sync
+from ropewalk.disk.durable import Disk, sync
 from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
@@ -156,9 +156,9 @@ class Warehouse:
         return self.inside(HOME, "delta")
 
     def make(self) -> Warehouse:
-        """Make the folders that are missing."""
+        """Make the folders that are missing; they are there after a power cut, too."""
         for folder in ("batches", "runs"):
-            self.inside(HOME, folder).mkdir(parents=True, exist_ok=True)
+            Disk().make_directories(self.inside(HOME, folder))
         return self
 
     def inside(self, *parts: str) -> Path:

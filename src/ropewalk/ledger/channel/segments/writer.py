@@ -29,6 +29,7 @@ from ropewalk.ledger.channel.segments.reader import Segments
 
 SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may exceed it
 LOCK_POLL_S = 0.02
+REWRITE_BYTES = 1 << 20  # written at a time
 
 
 class SegmentWriter(Segments, Closing):
@@ -202,7 +203,7 @@ class SegmentWriter(Segments, Closing):
             if mark.place == self._last:
                 now = mark
             else:
-                self._disk.fsync(self._fd)  # a killed writer may have left a block that is not on disk yet
+                self._rewrite(mark)
                 head = self.peek(self._last.segment, self._last.offset, ALIGN)
                 now = ReceiptMark(self.height, self._last, digest_in(head))
         self.statements = now.statements
@@ -210,6 +211,26 @@ class SegmentWriter(Segments, Closing):
             self._mark.write(now)
             self._mark.sync()
             self._disk.fsync_directory(self.folder)
+
+    def _rewrite(self, mark: ReceiptMark) -> None:
+        """Write the blocks above the mark again, and sync them.
+
+        A writer may have been killed before its sync, or its sync may have failed. After a failure the system can show
+        pages that it has dropped, and a second sync would not write them.
+        """
+        first, end = (mark.place.segment, mark.place.end) if mark.place is not None else (0, 0)
+        for start in self.starts():
+            if start < first or not self.path(start).exists():  # a packed segment is durable
+                continue
+            offset = end if start == first else 0
+            fd = self._disk.open(self.path(start), os.O_RDWR)
+            try:
+                while raw := os.pread(fd, REWRITE_BYTES, offset):
+                    self._disk.write_at(fd, raw, offset)
+                    offset += len(raw)
+                self._disk.fsync(fd)
+            finally:
+                os.close(fd)
 
     def _open_last(self) -> None:
         starts = self.starts()

@@ -1,0 +1,106 @@
+"""Workloads of git logs: events, a roll-up of packs, a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ropewalk.bridge.mirror import mirror
+from ropewalk.disk.repository_paths import make_repository
+from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.store.rollup import roll_up
+from ropewalk.repository_check import verify_gitlogs
+from tests.sim.power.base import Acknowledge, Workload
+
+
+def event(number: int) -> dict[str, object]:
+    """Return a small event."""
+    return {"type": "t", "payload": {"n": number}}
+
+
+class GitAppends(Workload):
+    """Single events, a batch and a cursor."""
+
+    engine = "gitlog"
+
+    def prepare(self, root: Path) -> None:
+        with open_repository(make_repository(root / "log.git")[0].git_dir) as log:
+            log.append("demo", event(-1))
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        with open_repository(root / "log.git") as log:
+            for number in range(3):
+                acknowledge(log.append("demo", event(number)).ulid)
+            for receipt in log.append_all("demo", [Draft(event(n)) for n in range(10, 18)]):
+                if isinstance(receipt, RopewalkError):
+                    raise receipt
+                acknowledge(receipt.ulid)
+            with log.consume("group", "demo") as events:
+                list(events)
+
+    def append(self, root: Path, number: int) -> str:
+        with open_repository(root / "log.git") as log:
+            return log.append("demo", event(number)).ulid
+
+    def read(self, root: Path) -> list[str]:
+        with open_repository(root / "log.git") as log:
+            return [each.ulid for each in log.events("demo")]
+
+    def verify(self, root: Path, deep: bool) -> str:
+        with open_repository(root / "log.git") as log:
+            report = verify_gitlogs(log.store, deep=deep)
+            return "" if report.ok else str(report.to_json())
+
+    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
+        yield from super().check(root, acknowledged)
+        with open_repository(root / "log.git") as log:
+            found = [each.ulid for each in log.events("demo")]
+            with log.consume("group", "demo") as events:
+                left = [each.ulid for each in events]
+        if left != found[len(found) - len(left) :]:
+            yield "the cursor passes events over"
+
+
+class GitRollUp(GitAppends):
+    """Small packs become one, while events are appended."""
+
+    def prepare(self, root: Path) -> None:
+        super().prepare(root)
+        with open_repository(root / "log.git") as log:
+            for number in range(5):
+                log.append("demo", event(number))
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        with open_repository(root / "log.git") as log:
+            acknowledge(log.append("demo", event(10)).ulid)
+            roll_up(log.store.pack_folder, log.store.place.home / "locks", log.store.disk, at_most=2)
+            acknowledge(log.append("demo", event(11)).ulid)
+
+
+class GitMirror(GitAppends):
+    """A bridge step: one log is copied into another, event by event once."""
+
+    engine = "bridge"
+
+    def prepare(self, root: Path) -> None:
+        super().prepare(root)
+        with open_repository(root / "log.git") as log:
+            for number in range(3):
+                log.append("demo", event(number))
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        with open_repository(root / "log.git") as log:
+            mirror(log, "ns:demo", "topic:copy")
+            acknowledge(log.append("demo", event(10)).ulid)
+            mirror(log, "ns:demo", "topic:copy")
+
+    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
+        yield from super().check(root, acknowledged)
+        with open_repository(root / "log.git") as log:
+            mirror(log, "ns:demo", "topic:copy")
+            copies = [each.ulid for each in log.events("copy", layout=MESSAGES)]
+            if copies != [each.ulid for each in log.events("demo")]:
+                yield "the mirror is not its source"
