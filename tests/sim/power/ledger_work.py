@@ -51,7 +51,7 @@ class LedgerAppends(Workload):
                     acknowledge(receipt.envelope_id.hex())
 
     def append(self, root: Path, number: int) -> str:
-        with opened(root) as ledger:
+        with opened(root, wait_s=60) as ledger:
             return submitted(ledger, number)
 
     def retry(self, root: Path) -> None:

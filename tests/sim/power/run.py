@@ -102,7 +102,6 @@ class _Count:
         self.faults: Counter[str] = Counter()
         self.problems: list[dict[str, Any]] = []
 
-    @property
     def enough(self) -> bool:
         late = time.monotonic() - self._started > self._seconds
         return late or (self.limit is not None and self.states >= self.limit)
@@ -151,7 +150,7 @@ def simulate(
         honoured = tuple(call for call in recording.calls if call.kind not in ignore)
         recording = replace(recording, calls=honoured)
         for state in crash_states(recording, seed=seed, mixes=mixes, share=share):
-            if count.enough:
+            if count.enough():
                 break
             count.add(state, check_state(WORKLOADS[name], state, folder))
     return count.report(name, seed, len(recording.calls))
@@ -167,7 +166,7 @@ def simulate_faults(
         places = list(range(1, whole.eligible + 1))
     chance.shuffle(places)
     for at in places:
-        if count.enough:
+        if count.enough():
             break
         try:
             with recorded(name, f"{kind}:{at}:{length}") as (recording, folder):
@@ -175,7 +174,7 @@ def simulate_faults(
                 cuts = {calls, *(chance.randrange(calls) for _ in range(CUTS - 1))}
                 cuts = {cut for cut in cuts if not in_sector(recording, cut)}
                 for state in crash_states(recording, seed=seed, mixes=mixes, cuts=cuts):
-                    if count.enough:
+                    if count.enough():
                         break
                     count.add(state, check_state(WORKLOADS[name], state, folder), kind, fault=f"{kind}:{at}")
         except WorkloadFailed as error:
@@ -200,7 +199,7 @@ def simulate_rot(name: str, *, seed: int, limit: int, seconds: float = 1e9) -> d
         older = last_state(recording, after=len(recording.calls) * 2 // 3)
         before = workload.read(folder / "root")
         for state in damaged_states(now, older, kinds=workload.rot, seed=seed):
-            if count.enough:
+            if count.enough():
                 break
             count.add(state, check_state(workload, state, folder, before=before))
     return count.report(name, seed, len(recording.calls))

@@ -67,9 +67,9 @@ class _File:
 
     def write(self, offset: int, data: bytes) -> None:
         """Note a write. One that goes on within a sector belongs to the one before: a disk writes a sector whole."""
-        last = self.changes[-1] if self.changes else None
-        goes_on = last is not None and last.data is not None and last.state == PENDING
-        if goes_on and (last.offset + len(last.data), last.offset // SECTOR) == (offset, offset // SECTOR):
+        last = self.changes[-1] if self.changes else _Change(0, None)
+        end = None if last.data is None or last.state != PENDING else last.offset + len(last.data)
+        if last.data is not None and end == offset and last.offset // SECTOR == offset // SECTOR:
             last.data += data
         else:
             self.changes.append(_Change(offset, data))
