@@ -170,6 +170,15 @@ def test_summary_blocks_match_their_blocks(home, tmp_path):
         assert {step.name: step.status for step in report.steps}["summaries"] == "failed"
 
 
+def test_summary_of_an_author_does_not_count(home):
+    """Any author may write an envelope of that type; it must not fail the verification of the channel."""
+    payload = {"channel": CHANNEL, "start_height": 0, "end_height": 1, "summary_root": "00" * 32}
+    with opened(home, CHANNEL) as ledger:
+        ledger.log.submit(observed(1, event_type="ledger.summary", payload=payload).raw)
+    report = verify_stored(home, CHANNEL, trust=TRUST, deep=True)
+    assert report.ok and "summaries" not in {step.name for step in report.steps}
+
+
 @pytest.fixture(scope="session")
 def moto_server():
     """moto's S3 server: a stand-in that speaks the protocol, not a real object store."""

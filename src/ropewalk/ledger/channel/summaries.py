@@ -8,7 +8,7 @@ from typing import Final
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import merkle
 from ropewalk.kernel.report import Step
-from ropewalk.ledger.block.block import parse_record
+from ropewalk.ledger.block.block import BlockRecord, parse_record
 from ropewalk.ledger.envelope.envelope import parse_stored
 
 SUMMARY_TYPE: Final = "ledger.summary"
@@ -33,7 +33,7 @@ class SummaryCheck:
             record = parse_record(lines[0])
             for index, raw in enumerate(lines[1:]):
                 if _HINT in raw:
-                    self._judge(raw, record.height, index)
+                    self._judge(raw, record, index)
             self._hashes.append(record.hash)
         except RopewalkError:
             return
@@ -44,9 +44,11 @@ class SummaryCheck:
             return Step("summaries", "failed", self._fault)
         return Step("summaries", "passed", f"{self._count} match their blocks") if self._count else None
 
-    def _judge(self, raw: bytes, height: int, index: int) -> None:
+    def _judge(self, raw: bytes, record: BlockRecord, index: int) -> None:
         envelope = parse_stored(raw)
         said = envelope.payload
+        if envelope.public_key != record.signer:
+            return  # any author may write an envelope of that type; only the channel's own key summarises it
         if envelope.event_type != SUMMARY_TYPE or not isinstance(said, dict) or not said.keys() >= _MEMBERS:
             return
         self._count += 1
@@ -59,4 +61,4 @@ class SummaryCheck:
             what = f"blocks {start} to {end} have another root"
         else:
             return
-        self._fault = self._fault or f"block {height}, envelope {index}: {what}"
+        self._fault = self._fault or f"block {record.height}, envelope {index}: {what}"
