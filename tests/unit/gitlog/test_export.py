@@ -10,12 +10,14 @@ from tests.unit.gitlog.journals import Journal, trailer
 from ropewalk.errors import Conflict, InvalidName, NotFound
 from ropewalk.gitlog.compat.entries import parse_entry
 from ropewalk.gitlog.compat.transfer import export_to_compat, import_from_compat
+from ropewalk.gitlog.consumers.consumers import set_cursor
 from ropewalk.gitlog.core.layout import LOG_NOTES
 from ropewalk.gitlog.core.notes import add_note, read_note
 from ropewalk.gitlog.core.objects import Oid, parse_commit
 from ropewalk.gitlog.repository.signing import set_anchor
 
 REF = "refs/_shiplog/journal/prod"
+MIRROR = "refs/_shiplog/consumers/ci/prod"
 NOTES = "refs/notes/refs/_shiplog/notes/logs"
 
 
@@ -46,6 +48,22 @@ def test_a_second_export_adds_nothing_and_a_longer_log_only_what_is_new(log):
     more = export_to_compat(log, "prod")
     assert (more.exported, more.skipped) == (1, 1)
     assert [entry.trailer["seq"] for entry in entries(log)] == [0, 1]
+
+
+def test_cursors_are_mirrored_to_the_journal(log):
+    receipts = [log.append("prod", {"type": name, "payload": {}}) for name in "abc"]
+    log.append("other", {"type": "x", "payload": {}})
+    set_cursor(log, "ci", "prod", receipts[1].ulid)
+    set_cursor(log, "ci", "other", next(log.events("other")).ulid)
+    assert MIRROR not in export_to_compat(log, "prod").refs and log.store.head(MIRROR) is None
+    assert export_to_compat(log, "prod", consumers=True).refs[MIRROR] == entries(log)[1].oid
+    assert list(log.store.head_names("refs/_shiplog/consumers/")) == [MIRROR]
+    for place in (2, 0):  # the mirror follows, also backwards
+        set_cursor(log, "ci", "prod", receipts[place].ulid, reset=True)
+        export_to_compat(log, "prod", consumers=True)
+        assert log.store.head(MIRROR) == entries(log)[place].oid
+    left = {each["ref"]: each["reason"] for each in import_from_compat(log).not_carried}
+    assert "checkpoint set" in left[MIRROR]
 
 
 def test_an_import_of_what_was_exported_adds_nothing(log):

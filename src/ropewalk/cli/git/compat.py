@@ -74,7 +74,12 @@ def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
 @click.option(
     "--env", help="The journal's environment; default: the one it was imported from, else the namespace."
 )
-def export(ns: str, env: str | None) -> None:
+@click.option(
+    "--consumers",
+    is_flag=True,
+    help="Mirror the cursors of the namespace to refs/_shiplog/consumers/GROUP/ENV, too.",
+)
+def export(ns: str, env: str | None, consumers: bool) -> None:
     """Write a namespace as a journal that git shiplog lists, shows and validates.
 
     A journal that is there is extended. What it holds and the namespace lacks has to be imported first.
@@ -84,7 +89,7 @@ def export(ns: str, env: str | None) -> None:
 
     check_namespace(ns)
     with opened() as log:
-        report = export_to_compat(log, ns, env)
+        report = export_to_compat(log, ns, env, consumers=consumers)
     heads = "".join(f"\n    {ref} -> {short(head)}" for ref, head in report.refs.items())
     for problem in report.problems:
         say(_problem_text(problem))

@@ -135,6 +135,7 @@ def list_refs(repo: Journals, report: ImportReport) -> None:
     """Name the refs of the bash tool that have no counterpart here."""
     reasons = {
         "trust/": "S0 has no trust object; signatures were judged against it, the ref stays where it is",
+        "consumers/": "positions are not imported; set one with `ropewalk shiplog checkpoint set`",
         "policy/": "S0 has no policy object; the ref stays where it is",
     }
     for root in ROOTS:

@@ -68,8 +68,17 @@ class _Journal:
     places: dict[str, Oid] = field(default_factory=dict)  # our commit → the journal's commit
 
 
-def export_journal(repo: Journals, target: ImportTarget, topic: str, env: str | None = None) -> ExportReport:
-    """Bring a log's journal up to date. Entries the journal has and the log lacks must be imported first."""
+def export_journal(
+    repo: Journals,
+    target: ImportTarget,
+    topic: str,
+    env: str | None = None,
+    cursors: Mapping[str, Oid] | None = None,
+) -> ExportReport:
+    """Bring a log's journal up to date. Entries the journal has and the log lacks must be imported first.
+
+    `cursors`, groups with the last commit each has handled, are mirrored to `refs/_shiplog/consumers/`.
+    """
     env = env or _env_of(target, topic)
     report = ExportReport()
     for attempt in range(ATTEMPTS_MAX):
@@ -89,6 +98,8 @@ def export_journal(repo: Journals, target: ImportTarget, topic: str, env: str | 
         report.problems.append(Problem(f"{ROOT}trust/root", reason))
     _move_anchor(repo, topic, journal, report)
     _carry_notes(repo, journal, report)
+    for group, commit in (cursors or {}).items():
+        _mirror_cursor(repo, journal, group, commit, report)
     return report
 
 
@@ -282,6 +293,18 @@ def _move_anchor(repo: Journals, topic: str, journal: _Journal, report: ExportRe
     if there is not None and order.get(Oid(there), -1) > order[place]:
         return  # the bash tool set a newer one; the next import takes it
     repo.move_head(ref, there, place)
+    report.refs[ref] = place
+
+
+def _mirror_cursor(repo: Journals, journal: _Journal, group: str, commit: Oid, report: ExportReport) -> None:
+    """Put the mirror of a group's cursor on the entry of the journal that it stands for, forwards or backwards."""
+    ref, place = f"{ROOT}consumers/{group}/{journal.env}", journal.places.get(commit)
+    if place is None:
+        report.problems.append(Problem(ref, f"group {group} is at {commit}, which the journal does not hold"))
+        return
+    there = repo.head(ref)
+    if there != place:
+        repo.move_head(ref, there, place)
     report.refs[ref] = place
 
 

@@ -8,6 +8,7 @@ from ropewalk.errors import NotFound
 from ropewalk.gitlog.compat.exporter import ExportReport, export_journal
 from ropewalk.gitlog.compat.importer import import_journals
 from ropewalk.gitlog.compat.journal import ImportReport, Note
+from ropewalk.gitlog.consumers.consumers import cursors
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.core.planning import Plan, Tip
@@ -76,8 +77,15 @@ def sealed_note(log: GitRepository, key: SealingKey, key_name: str, policy: str 
     return seal
 
 
-def export_to_compat(log: GitRepository, topic: str, env: str | None = None) -> ExportReport:
-    """Write what a log holds into its journal under `refs/_shiplog/`, on top of what is there."""
+def export_to_compat(
+    log: GitRepository, topic: str, env: str | None = None, *, consumers: bool = False
+) -> ExportReport:
+    """Write what a log holds into its journal under `refs/_shiplog/`, on top of what is there.
+
+    With `consumers` the cursors of the log's consumer groups are mirrored there, too.
+    """
     if log.store.head(SHIPLOG.head_ref(topic)) is None:
         raise NotFound(f"there is no log {topic!r} ({SHIPLOG.head_ref(topic)})", topic=topic)
-    return export_journal(log.store, _Target(log), topic, env)
+    found = [each for each in cursors(log) if each.topic == topic] if consumers else []
+    mirrored = {each.group: each.commit for each in found if each.by == "commit" and each.commit is not None}
+    return export_journal(log.store, _Target(log), topic, env, mirrored)
