@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-EXTRAS := spark server nats grpc quic otel objects snark timestamp iceberg test
+EXTRAS := spark server nats grpc quic otel objects hsm snark timestamp iceberg test
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all check bench torture simulate mutants vectors lock docs clean console

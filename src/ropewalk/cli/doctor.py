@@ -135,13 +135,13 @@ def _keys() -> Iterator[Step]:
 
 
 def _look_at_keys(folder: Path) -> str:
-    from ropewalk.disk import key_files
+    from ropewalk.disk import key_encryption, key_files
 
     found = key_files.ls(folder)
     for each in found:
         path = folder / f"{each.name}.json"
         with path.open("rb") as stream:
-            key_files.check_private(stream.fileno(), path)
+            key_encryption.check_private(stream.fileno(), path)
     plain = sum(each.protection == "none" for each in found)
     return f"{len(found)} that only you can read, {plain} without a passphrase"
 

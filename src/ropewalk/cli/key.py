@@ -14,6 +14,7 @@ from ropewalk.cli.common.passphrase import new_passphrase
 
 if TYPE_CHECKING:
     from ropewalk.disk.key_files import KeyFile
+    from ropewalk.kernel.keys import Algorithm
 
 # Written out so that `key --help` need not load the key library; a test compares it with the store's list.
 ALGORITHMS = ("ed25519", "p256", "secp256k1", "xchacha20poly1305")
@@ -35,7 +36,8 @@ new_passphrase_option = option("--new-passphrase-file", "F", "File with the new 
 @key.command(
     "new",
     epilog="Examples:\n  ropewalk key new ada\n  ropewalk key new vault --alg xchacha20poly1305\n"
-    "  ropewalk key new ada --if-missing\n  ropewalk key new ada --encrypt\n",
+    "  ropewalk key new ada --if-missing\n  ropewalk key new ada --encrypt\n"
+    "  ropewalk key new hsm --pkcs11 'pkcs11:token=ops;object=node?module-path=/usr/lib/softhsm/libsofthsm2.so'\n",
 )
 @click.argument("name")
 @click.option("--alg", type=click.Choice(ALGORITHMS), default="ed25519", help="Key algorithm.")
@@ -46,7 +48,15 @@ new_passphrase_option = option("--new-passphrase-file", "F", "File with the new 
 )
 @click.option("--encrypt", is_flag=True, help="Encrypt the key with a passphrase.")
 @new_passphrase_option
-def new(name: str, alg: str, if_missing: bool, encrypt: bool, new_passphrase_file: str | None) -> None:
+@option("--pkcs11", "URI", "Keep the key in a PKCS#11 token, and generate it there if it is missing.")
+def new(
+    name: str,
+    alg: str,
+    if_missing: bool,
+    encrypt: bool,
+    new_passphrase_file: str | None,
+    pkcs11: str | None,
+) -> None:
     """Create the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers.
 
     An existing key is never overwritten: the command ends with exit code 4.
@@ -56,12 +66,21 @@ def new(name: str, alg: str, if_missing: bool, encrypt: bool, new_passphrase_fil
 
     folder, kept = key_folders(name), False
     passphrase = None
+    if pkcs11 is not None and (encrypt or new_passphrase_file or alg == key_files.SEALING):
+        raise click.UsageError("--pkcs11 is for signing keys, and the token encrypts them")
     if (encrypt or new_passphrase_file) and not (folder / f"{name}.json").exists():
         passphrase = new_passphrase(session(), name, new_passphrase_file, change=False)
     try:
-        key = key_files.make(
-            folder, name, cast(key_files.KeyAlgorithm, alg), os.urandom(key_files.SECRET_BYTES), passphrase
-        )
+        if pkcs11 is not None:
+            key, kept = key_files.make_in_token(folder, name, cast("Algorithm", alg), pkcs11)
+        else:
+            key = key_files.make(
+                folder,
+                name,
+                cast(key_files.KeyAlgorithm, alg),
+                os.urandom(key_files.SECRET_BYTES),
+                passphrase,
+            )
     except Conflict:
         if not if_missing:
             raise
@@ -160,7 +179,7 @@ def _done(found: KeyFile) -> str:
 
 
 def _how(found: KeyFile) -> str:
-    return {"none": "", "passphrase": "  (encrypted)"}[found.protection]
+    return {"none": "", "passphrase": "  (encrypted)", "token": "  (in a token)"}[found.protection]
 
 
 def _public_text(found: KeyFile) -> str:

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import stat
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from ropewalk.errors import Invalid, SigInvalid, Unavailable
@@ -77,9 +80,7 @@ def decrypt(document: dict[str, Any], name: str, passphrase: bytes | None = None
         if passphrase is None and whole in _opened:
             return _opened[whole]
         if passphrase is None:
-            if _source is None:
-                raise locked(name)
-            passphrase = _source(name)
+            passphrase = ask_passphrase(name)
         key, nonce = _derive(document["kdf"], passphrase)
         try:
             secret = key.open(nonce, bytes.fromhex(document["encrypted"]), _canonical(bound))
@@ -91,6 +92,38 @@ def decrypt(document: dict[str, Any], name: str, passphrase: bytes | None = None
             ) from error
         _opened[whole] = secret
         return secret
+
+
+def check_private(descriptor: int, path: Path) -> None:
+    """Refuse a file that the group or others can read or write."""
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    if mode & 0o077:
+        raise Unavailable(
+            f"{path} must be readable by its owner only, got mode {mode:04o}",
+            path=str(path),
+            advice=f"Run `chmod 600 {shlex.quote(str(path))}`; if others may have read it, replace the key.",
+        )
+
+
+def read_private_line(path: Path) -> bytes:
+    """Read a passphrase or PIN from a file that only its owner can read; a line break at the end is not part of it."""
+    with path.open("rb") as stream:
+        check_private(stream.fileno(), path)
+        raw = stream.read(PASSPHRASE_BYTES_MAX + 2)
+    found = raw.removesuffix(b"\n").removesuffix(b"\r")
+    if not found or b"\n" in found or len(found) > PASSPHRASE_BYTES_MAX:
+        raise Invalid(
+            f"{path} must have one line of 1 to {PASSPHRASE_BYTES_MAX} bytes, the passphrase or PIN",
+            advice="`openssl rand -base64 24 > FILE` makes a passphrase.",
+        )
+    return found
+
+
+def ask_passphrase(name: str) -> bytes:
+    """Return what the process's source gives for a key; raise if there is no source."""
+    if _source is None:
+        raise locked(name)
+    return _source(name)
 
 
 def locked(name: str) -> Unavailable:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
-import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
 
 KeyAlgorithm = Literal["ed25519", "p256", "secp256k1", "xchacha20poly1305"]
-Protection = Literal["none", "passphrase"]
+Protection = Literal["none", "passphrase", "token"]
 ALGORITHMS: tuple[KeyAlgorithm, ...] = get_args(KeyAlgorithm)
 SEALING = "xchacha20poly1305"
 SECRET_BYTES = 32
@@ -53,16 +51,35 @@ def make(
     else:
         key = SigningKey.generate(cast(Algorithm, alg), entropy)
         secret, public = key.secret, key.public.raw
-    raw = _encode(alg, secret, public, passphrase)
+    return _store(folder, name, path, _encode(alg, secret, public, passphrase))
+
+
+def make_in_token(folder: Path, name: str, alg: Algorithm, uri: str) -> tuple[KeyFile, bool]:
+    """Write a key that a PKCS#11 token holds, generated there if it is missing; return whether it was there."""
+    from ropewalk.disk.token_keys import make_token_key
+
+    path = _path(folder, name)
+    if path.exists():
+        raise _taken(name)
+    public, found = make_token_key(uri, alg, lambda: key_encryption.ask_passphrase(name))
+    document = {"version": 3, "alg": public.alg, "public_key": public.raw.hex(), "pkcs11": uri}
+    return _store(folder, name, path, json.dumps(document, separators=(",", ":")).encode() + b"\n"), found
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(
+        f'a key "{name}" exists already',
+        name=name,
+        advice="Keys are never overwritten: choose another name, or keep that one with --if-missing.",
+    )
+
+
+def _store(folder: Path, name: str, path: Path, raw: bytes) -> KeyFile:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_new(path, raw)
     except FileExistsError as error:
-        raise Conflict(
-            f'a key "{name}" exists already',
-            name=name,
-            advice="Keys are never overwritten: choose another name, or keep that one with --if-missing.",
-        ) from error
+        raise _taken(name) from error
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
     return read(folder, name)
@@ -113,6 +130,8 @@ def read(folder: Path, name: str) -> KeyFile:
     document = _document(folder, name)
     alg = cast(KeyAlgorithm, document["alg"])
     protection: Protection = "passphrase" if "encrypted" in document else "none"
+    if "pkcs11" in document:
+        protection = "token"
     if alg == SEALING:
         return KeyFile(name, alg, document.get("key_id") or _sealing_id(document["secret"]), None, protection)
     try:
@@ -131,6 +150,13 @@ def load_signing(folder: Path, name: str, passphrase: bytes | None = None) -> Si
     document = _document(folder, name, private=True)
     if document["alg"] == SEALING:
         raise InvalidKey(f'key "{name}" seals pointers and cannot sign', alg=SEALING)
+    if "pkcs11" in document:
+        from ropewalk.disk.token_keys import open_token_key  # few have a token, and its library is large
+
+        public = PublicKey(cast(Algorithm, document["alg"]), bytes.fromhex(document["public_key"]))
+        return open_token_key(
+            document["pkcs11"], public, lambda: passphrase or key_encryption.ask_passphrase(name)
+        )
     key = SigningKey(cast(Algorithm, document["alg"]), _secret(document, name, passphrase))
     if key.public.raw.hex() != document["public_key"]:
         raise _damaged(_path(folder, name))
@@ -168,6 +194,8 @@ def _encode(alg: KeyAlgorithm, secret: bytes, public: bytes | None, passphrase: 
 
 
 def _secret(document: dict[str, Any], name: str, passphrase: bytes | None) -> bytes:
+    if "pkcs11" in document:
+        raise InvalidKey(f'the secret of key "{name}" stays in its token', name=name)
     if "encrypted" in document:
         return key_encryption.decrypt(document, name, passphrase)
     return bytes.fromhex(document["secret"])
@@ -176,17 +204,6 @@ def _secret(document: dict[str, Any], name: str, passphrase: bytes | None) -> by
 def _sealing_id(secret: str) -> str:
     """Return the id of a symmetric key, which does not help to guess it: a tagged hash of 256 random bits."""
     return tagged(Tag.KEY_ID, bytes.fromhex(secret)).hex()[:16]
-
-
-def check_private(descriptor: int, path: Path) -> None:
-    """Refuse a file that the group or others can read or write."""
-    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    if mode & 0o077:
-        raise Unavailable(
-            f"{path} must be readable by its owner only, got mode {mode:04o}",
-            path=str(path),
-            advice=f"Run `chmod 600 {shlex.quote(str(path))}`; if others may have read it, replace the key.",
-        )
 
 
 def _path(folder: Path, name: str) -> Path:
@@ -229,7 +246,7 @@ def _document(folder: Path, name: str, *, private: bool = False) -> dict[str, An
     try:
         with open_file(path) as stream:
             if private:
-                check_private(stream.fileno(), path)
+                key_encryption.check_private(stream.fileno(), path)
             raw = stream.read()
     except FileNotFoundError as error:
         raise NotFound(
@@ -243,13 +260,13 @@ def _document(folder: Path, name: str, *, private: bool = False) -> dict[str, An
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
     try:
         document = json.loads(raw)
-        encrypted = key_encryption.is_encrypted(document)
+        encrypted, token = key_encryption.is_encrypted(document), isinstance(document.get("pkcs11"), str)
         well_formed = (
-            document["version"] == 1 + encrypted
+            document["version"] == (3 if token else 1 + encrypted)
             and document["alg"] in ALGORITHMS
-            and (encrypted or len(bytes.fromhex(document["secret"])) == SECRET_BYTES)
+            and (token or encrypted or len(bytes.fromhex(document["secret"])) == SECRET_BYTES)
             and (
-                not encrypted or isinstance(document["key_id"], str)
+                not token and (not encrypted or isinstance(document["key_id"], str))
                 if document["alg"] == SEALING
                 else bytes.fromhex(document["public_key"]) != b""
             )

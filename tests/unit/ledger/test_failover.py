@@ -185,6 +185,18 @@ def test_promotion_below_a_foreign_block_is_refused():
     assert fault(own) != ""
 
 
+def test_promotion_beside_another_block_is_refused():
+    """The block below is the one that the chain has, not another of that height under the same key."""
+    chain, fork = begun(), begun()
+    fork.blocks.pop()
+    fork.add(NODE, observed(77))
+    said = promotion(chain)
+    beside = promotion(fork, prev_block_hash=chain.blocks[-1].hash)
+    assert said.payload != beside.payload
+    chain.add(NEXT, beside)
+    assert "must be the one before it" in fault(chain)
+
+
 def test_promotion_without_a_rule_is_refused():
     chain = begun(control("rotate"))
     chain.add(NEXT, promotion(chain, policy=control("rotate")))
@@ -357,6 +369,23 @@ def test_forged_promotion_fences_nobody(pair):
         target.log.insert(forged)
     appended(writer, NODE, 8, seconds=40)
     assert not (writer / "ledger" / CHANNEL / "evidence").exists()
+
+
+def test_promotion_on_a_foreign_block_fences_nobody(pair):
+    """Approvers who were shown a forged history approve nothing that counts here."""
+    writer, copy = pair
+    appended(writer, NODE, 7, seconds=30)
+    with open_channel(copy, CHANNEL) as reading:
+        chain = Chain(policy_hash=POLICY.hash)
+        chain.blocks = list(reading.blocks())[:1]
+    chain.add(STRANGER)
+    forged = chain.add(NEXT, promotion(chain), hours=1)
+    with (
+        OpenReplica(open_channel(writer, CHANNEL)) as target,
+        pytest.raises(SigInvalid, match="not valid there"),
+    ):
+        target.log.insert(forged)
+    appended(writer, NODE, 8, seconds=40)
 
 
 def test_two_promotions_of_an_epoch_are_a_fork(pair, tmp_path):

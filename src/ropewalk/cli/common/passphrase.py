@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from ropewalk.cli.common.command import Session, from_os_error
-from ropewalk.disk.key_encryption import PASSPHRASE_BYTES_MAX, locked
-from ropewalk.errors import Invalid
+from ropewalk.disk.key_encryption import locked, read_private_line
 
 FILE = "ROPEWALK_PASSPHRASE_FILE"
 TEXT = "ROPEWALK_PASSPHRASE"
@@ -25,7 +24,7 @@ def take_from_environment() -> None:
 
 def current_passphrase(session: Session, name: str) -> bytes:
     """Return the passphrase that opens the key NAME; may be called from any thread."""
-    return _configured(session) or _prompt(f'Passphrase of key "{name}"', name)
+    return _configured(session) or _prompt(f'Passphrase or PIN of key "{name}"', name)
 
 
 def new_passphrase(session: Session, name: str, path: str | None, *, change: bool) -> bytes:
@@ -37,22 +36,11 @@ def new_passphrase(session: Session, name: str, path: str | None, *, change: boo
 
 
 def read_passphrase(path: str) -> bytes:
-    """Read a passphrase from a file that only its owner can read; a line break at the end is not part of it."""
-    from ropewalk.disk.key_files import check_private
-
+    """Read a passphrase from a file that only its owner can read."""
     try:
-        with Path(path).open("rb") as stream:
-            check_private(stream.fileno(), Path(path))
-            raw = stream.read(PASSPHRASE_BYTES_MAX + 2)
+        return read_private_line(Path(path))
     except OSError as error:
         raise from_os_error(error) from error
-    found = raw.removesuffix(b"\n").removesuffix(b"\r")
-    if not found or b"\n" in found or len(found) > PASSPHRASE_BYTES_MAX:
-        raise Invalid(
-            f"{path} must have one line of 1 to {PASSPHRASE_BYTES_MAX} bytes, the passphrase",
-            advice="`openssl rand -base64 24 > FILE` makes one.",
-        )
-    return found
 
 
 def _configured(session: Session) -> bytes | None:

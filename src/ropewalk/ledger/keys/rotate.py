@@ -305,6 +305,12 @@ def destroy_key(
     found = key_files.read(folder, name)
     if found.public is None or found.public.identity() != act.key:
         raise Conflict(f'key "{name}" is not the key to be destroyed', name=name)
+    if found.protection == "token":
+        raise Conflict(
+            f'key "{name}" is in a token, which ropewalk does not delete from',
+            name=name,
+            advice="Revoke it with `ropewalk ledger key revoke`, and delete it with the tools of the token.",
+        )
     for each in channels(home):
         with Channel(home, each) as reading:
             key_history, height = reading.key_history(), reading.head().height
