@@ -47,13 +47,14 @@ def flip(store: Warehouse, path: Path, places: Iterable[int]) -> None:
 
 
 def stored(store: Warehouse) -> list[Path]:
-    """The files of tables, and every manifest that another names by its digest."""
-    return [*sorted(store.path.glob("[a-z]*/**/*.parquet")), *sorted(store.batches.glob("*.json"))[:-1]]
+    """The files of tables, every manifest, and the file that names the last one."""
+    home = [*sorted(store.batches.glob("*.json")), store.home / "head.json"]
+    return [*sorted(store.path.glob("[a-z]*/**/*.parquet")), *home]
 
 
 def test_flipped_bits_of_tables_are_found(store: Warehouse):
     chance = random.Random(11)
-    assert not is_found(store) and len(stored(store)) == 4
+    assert not is_found(store) and len(stored(store)) == 6
     for path in stored(store):
         bits = 8 * path.stat().st_size
         footer = range(bits - 64, bits)  # where readers begin
@@ -66,3 +67,26 @@ def test_flipped_bits_of_tables_are_found(store: Warehouse):
 def test_every_flipped_bit_of_tables_is_found(store: Warehouse):
     for path in stored(store):
         flip(store, path, range(8 * path.stat().st_size))
+
+
+def test_removed_last_batch_is_found(store: Warehouse):
+    sorted(store.batches.glob("*.json"))[-1].unlink()
+    assert is_found(store)
+    with pytest.raises(RopewalkError, match=r"head\.json"), store.writing():
+        pass
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["older", "no head"])
+def test_next_writer_brings_the_head_up_to_date(store: Warehouse, before: bool):
+    """A writer died behind its manifest, or the warehouse is of a version that wrote no head."""
+    head = store.home / "head.json"
+    wanted = head.read_bytes()
+    first = store.manifests()[0]
+    if before:
+        store._write_head(first)
+    else:
+        head.unlink()
+    assert len(store.manifests()) == 2 and not is_found(store)
+    with store.writing():
+        pass
+    assert head.read_bytes() == wanted

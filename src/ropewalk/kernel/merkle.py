@@ -21,7 +21,7 @@ from ropewalk.kernel.proofs import SHA256 as SHA256
 from ropewalk.kernel.proofs import SIZE_MAX as SIZE_MAX
 from ropewalk.kernel.proofs import Hasher as Hasher
 from ropewalk.kernel.proofs import RangeProof as RangeProof
-from ropewalk.kernel.proofs import pack_leaves
+from ropewalk.kernel.proofs import pack_leaves as pack_leaves
 from ropewalk.kernel.proofs import verify_consistency as verify_consistency
 from ropewalk.kernel.proofs import verify_inclusion as verify_inclusion
 from ropewalk.kernel.proofs import verify_range as verify_range

@@ -28,7 +28,11 @@ from ropewalk.gitlog.core.objects import GitSignature, Oid, object_id
 from ropewalk.gitlog.core.planning import AppendContext, Plan, Tip, all_objects, plan
 from ropewalk.gitlog.store import pack_writer
 from ropewalk.gitlog.store.pack_index import read_index
+from ropewalk.kernel import merkle
+from ropewalk.kernel.merkle import LEDGER
 from ropewalk.kernel.ulid import Ulid, make
+from ropewalk.ledger.block.leaves import leaf_hashes, leaves_root
+from ropewalk.native import hashing
 from ropewalk.native import library as libraries
 from ropewalk.native import object_batch as bales
 from ropewalk.native.object_batch import (
@@ -441,6 +445,8 @@ def test_names_are_those_of_git_whatever_the_processor_can(flags, tmp_path, monk
     woven = ObjectBatch()
     woven.weave(compile_template([("blob", [Field(0)])]), [column_of_bytes(bodies)], 0, "0" * 40)
     assert list(woven) == list(map(named, bodies))
+    monkeypatch.setattr(hashing, "library", lambda: loaded)
+    assert leaves_root(leaf_hashes(bodies)) == merkle.root(map(LEDGER.leaf, bodies))
 
 
 def test_wheel_is_pure_without_a_compiler(tmp_path: Path):

@@ -9,6 +9,9 @@ import zlib
 from array import array
 from pathlib import Path
 
+from ropewalk.kernel import merkle
+from ropewalk.kernel.merkle import LEDGER
+from ropewalk.ledger.block.leaves import leaf_hashes, leaves_root
 from ropewalk.native import library as libraries
 from ropewalk.native.object_batch import NUMBERS, Field, ObjectBatch, column_of_bytes, compile_template
 
@@ -101,6 +104,12 @@ def nothing() -> None:
         assert (len(whole) > 0) == (len(bale) > 0)
 
 
+def hash_messages(chance: random.Random) -> None:
+    """Messages of any length up to more than a chunk, in any number."""
+    bodies = [chance.randbytes(chance.randrange(1_100)) for _ in range(chance.randrange(40))]
+    assert leaves_root(leaf_hashes(bodies)) == merkle.root(map(LEDGER.leaf, bodies))
+
+
 def main() -> None:
     libraries.FILE = Path(sys.argv[1])
     loaded = libraries.library()
@@ -111,6 +120,7 @@ def main() -> None:
         woven += weave(loaded, chance) >= 0
         if n % 20 == 0:
             pack(chance)
+            hash_messages(chance)
     assert woven > rounds // 20, "nothing fitted: the templates are of no use"
     print(f"{rounds} rounds, {woven} fitted")
 

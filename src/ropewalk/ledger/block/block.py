@@ -24,7 +24,7 @@ from ropewalk.errors import (
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
-from ropewalk.ledger.envelope.model import envelope_id
+from ropewalk.ledger.block.leaves import leaf_hashes, leaves_root
 
 FORMAT: Final = 1  # header.protocol_version: the major version of this block format
 GENESIS: Final = bytes(32)
@@ -194,7 +194,7 @@ def seal(
     True
     """
     check_size(envelopes)
-    root = merkle.root(leaves if leaves is not None else [envelope_id(raw) for raw in envelopes])
+    root = leaves_root(leaf_hashes(envelopes) if leaves is None else merkle.pack_leaves(leaves))
     header = Header(
         channel,
         height,
@@ -294,8 +294,8 @@ def check_size(envelopes: Sequence[bytes]) -> None:
         )
 
 
-def check_contents(block: Block, leaves: Sequence[bytes] | None = None) -> None:
-    """Raise unless the envelopes match the header's count and Merkle root."""
+def check_contents(block: Block, leaves: bytes | None = None) -> None:
+    """Raise unless the envelopes match the header's count and Merkle root; `leaves` are their packed ids, if known."""
     check_size(block.envelopes)
     header = block.header
     if header.envelope_count != len(block.envelopes):
@@ -304,7 +304,7 @@ def check_contents(block: Block, leaves: Sequence[bytes] | None = None) -> None:
             height=header.height,
             where="envelope_count",
         )
-    got = merkle.root(leaves if leaves is not None else [envelope_id(raw) for raw in block.envelopes])
+    got = leaves_root(leaf_hashes(block.envelopes) if leaves is None else leaves)
     if got != header.merkle_root:
         raise DigestMismatch(
             f"block {header.height}: envelopes have the root {got.hex()}, the header has {header.merkle_root.hex()}",

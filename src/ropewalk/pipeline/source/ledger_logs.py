@@ -190,7 +190,8 @@ class Ledgers:
             if height >= part.end:
                 break
             try:
-                lines = channel.segments.read(place, height).lines
+                record = channel.segments.read(place, height)
+                lines = record.lines
                 span = check_block(
                     lines,
                     height,
@@ -210,7 +211,7 @@ class Ledgers:
             else:
                 if deep and span.fault is None and (failed := channel.evidence.failures(lines)):
                     span = replace(span, fault=_first(height, failed))
-                if any(CHANGED in raw for raw in lines):
+                if CHANGED in record.body:
                     acts.append(height)
             whole = join(whole, span)
             if whole.fault is not None or height + 1 - start >= RUN_BLOCKS or height + 1 == part.end:

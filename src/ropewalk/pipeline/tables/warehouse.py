@@ -4,6 +4,7 @@ root. The manifests are the truth: files no manifest names were never written.
     <warehouse>/<table>/batch=<n>/part-….parquet     tables that grow
     <warehouse>/<table>/batch-<n>.parquet            tables that are made anew (deployments, consumer_lag)
     <warehouse>/_ropewalk/batches/<n>.json           manifests, each naming the digest of the one before
+    <warehouse>/_ropewalk/head.json                  number and digest of the last manifest
     <warehouse>/_ropewalk/runs/<time>-<job>.json     what ran, and how it ended
     <warehouse>/<table>/_delta_log/…                 for other readers, where it was asked for; follows the manifests
 """
@@ -198,6 +199,7 @@ class Warehouse:
 
     def manifests(self) -> list[Manifest]:
         """Every batch, oldest first; a chain with a gap or a changed link is refused."""
+        head = self._head()  # before the manifests: a writer may add some meanwhile
         found: list[Manifest] = []
         known: set[str] = set()
         for each in sorted(self.batches.glob("*.json")):
@@ -217,7 +219,34 @@ class Warehouse:
                 raise BrokenLink(f"manifest {path.name} replaces files that no batch wrote", entry=path.name)
             known.update(file.name for files in manifest.files.values() for file in files)
             found.append(manifest)
+        if head and (len(found) < head[0] or found[head[0] - 1].digest != head[1]):
+            raise BrokenLink(
+                f"manifest {head[0]:010d}.json is missing or is not the one that head.json names",
+                entry=f"{head[0]:010d}.json",
+            )
         return found
+
+    def _head(self) -> tuple[int, str] | None:
+        """Return number and digest of the last manifest; None in a warehouse without batches, or of before the file."""
+        path = self.inside(HOME, "head.json")
+        try:
+            value: Any = jcs.parse_canonical(path.read_bytes())
+            if set(value) != {"number", "digest"} or value["number"] < 1:
+                raise ValueError("it must hold a number and a digest")
+            return int(value["number"]), str(value["digest"])
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise Damaged(f"head.json cannot be read: {error}", reason="manifest") from error
+
+    def _write_head(self, manifest: Manifest) -> None:
+        """Record the last manifest: the next one names its digest, and until then this file does."""
+        beside = self.inside(HOME, ".head.json.tmp")
+        with beside.open("wb") as stream:
+            stream.write(jcs.encode({"number": manifest.number, "digest": manifest.digest}))
+            stream.flush()
+            sync(stream.fileno())
+        beside.replace(self.inside(HOME, "head.json"))
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -240,6 +269,8 @@ class Warehouse:
             leftovers = self._leftovers(known)
             self._follow(known)  # before anything a Delta log may still name is swept away
             self._sweep(known, leftovers)
+            if known:  # a writer may have died before it did, or was of a version that did not
+                self._write_head(known[-1])
             yield
         finally:
             os.close(descriptor)
@@ -352,6 +383,7 @@ class Warehouse:
             sync(stream.fileno())
         beside.replace(target)
         _sync(target.parent)
+        self._write_head(manifest)
         manifests = [*before, manifest]
         self._follow(manifests)
         self._drop(self.current_names(before), manifests)

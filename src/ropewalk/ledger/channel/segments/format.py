@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ropewalk.kernel.digest import blake3
@@ -37,6 +37,7 @@ class Record:
     height: int
     lines: list[bytes]
     place: BlockPlace
+    body: bytes = field(default=b"", compare=False, repr=False)  # the lines as they are stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,10 @@ def record_at(raw: bytes, height: int) -> list[bytes] | None:
 
 def lines_of(body: bytes) -> list[bytes]:
     """Return the lines of a body, without padding."""
-    return body.rstrip(b"\n").split(b"\n")
+    lines = body.split(b"\n")
+    while len(lines) > 1 and not lines[-1]:
+        lines.pop()  # cheaper than a copy without the padding
+    return lines
 
 
 def record_head(height: int, body: bytes) -> bytes:

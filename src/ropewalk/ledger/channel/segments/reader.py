@@ -165,15 +165,15 @@ class Segments:
         try:
             with self.open(place.segment) as stream:
                 stream.seek(place.offset)
-                raw = stream.read(ALIGN + place.length)
+                start, body = stream.read(ALIGN), stream.read(place.length)
         except FileNotFoundError as error:
             raise self._damage(place.segment, 0, height, "segment file is missing") from error
-        head = parse_head(raw[:ALIGN])
-        if head is None or head[:2] != (height, place.length) or len(raw) != ALIGN + place.length:
+        head = parse_head(start)
+        if head is None or head[:2] != (height, place.length) or len(body) != place.length:
             raise self._damage(place.segment, place.offset, height, "no record of that block here")
-        if blake3(raw[ALIGN:]) != head[2]:
+        if blake3(body) != head[2]:
             raise self._damage(place.segment, place.offset, height, "body differs from its checksum")
-        return Record(height, lines_of(raw[ALIGN:]), place)
+        return Record(height, lines_of(body), place, body)
 
     def tail(self, after: BlockPlace | None, height: int) -> tuple[list[Record], TornTail | None]:
         """Return all records after a place, and the torn tail behind them, if any."""

@@ -1,0 +1,41 @@
+"""Hash many short messages in one call, and fold hashes to a Merkle root. Python does the same without it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+
+from ropewalk.native.library import library
+from ropewalk.native.object_batch import address
+
+HASH_BYTES = 32
+RUN = 128  # messages in a call: their copy stays in the cache
+CHUNK_BYTES = 1024  # a message with its prefix; longer ones are the caller's
+
+
+def hash_all(prefix: bytes, messages: Sequence[bytes]) -> tuple[bytearray, list[int]] | None:
+    """Return the BLAKE3 hashes of the messages behind a prefix, end to end, and the numbers of those left out."""
+    loaded = library()
+    assert loaded is not None
+    out = bytearray(HASH_BYTES * len(messages))
+    room, left = CHUNK_BYTES - len(prefix), 0
+    for first in range(0, len(messages), RUN):
+        run = messages[first : first + RUN]
+        ends = array("Q", accumulate(map(len, run)))
+        into = address(out, HASH_BYTES * first)
+        missed = loaded.ropewalk_hash_all(prefix, len(prefix), b"".join(run), address(ends), len(run), into)
+        if missed < 0:
+            return None
+        left += missed
+    return out, [at for at, each in enumerate(messages) if len(each) > room] if left else []
+
+
+def fold(prefix: bytes, hashes: bytes | bytearray) -> bytes | None:
+    """Return the Merkle root over at least one hash."""
+    loaded = library()
+    assert loaded is not None
+    nodes = bytearray(hashes)
+    if loaded.ropewalk_fold(prefix, len(prefix), address(nodes), len(nodes) // HASH_BYTES):
+        return None
+    return bytes(nodes[:HASH_BYTES])

@@ -1,0 +1,50 @@
+"""Hashing many messages and folding a tree in the compiled loops: the same bytes as the package and as Python."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropewalk import native
+from ropewalk.kernel import merkle
+from ropewalk.kernel.merkle import LEDGER
+from ropewalk.ledger.block.leaves import leaf_hashes, leaves_root, split_hashes
+from ropewalk.native.library import library
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler built the loops")
+EDGES = (0, 1, 47, 48, 49, 63, 64, 65, 700, 1023, 1024, 1025, 5_000)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from(EDGES) | st.integers(0, 1_100), max_size=300), st.randoms(use_true_random=False)
+)
+def test_loops_hash_as_python_does(sizes: list[int], chance: random.Random):
+    messages = [chance.randbytes(size) for size in sizes]
+    wanted = list(map(LEDGER.leaf, messages))
+    packed = leaf_hashes(messages)
+    assert split_hashes(packed) == wanted
+    assert leaves_root(packed) == merkle.root(wanted)
+    with native.switched_off():
+        assert leaf_hashes(messages) == packed and leaves_root(packed) == merkle.root(wanted)
+
+
+def test_loops_hash_every_length_and_number():
+    messages = [bytes([size % 251]) * size for size in range(1_040)]
+    assert split_hashes(leaf_hashes(messages)) == list(map(LEDGER.leaf, messages))
+    packed = leaf_hashes(messages[:64])
+    for count in range(1, 65):
+        assert leaves_root(packed[: 32 * count]) == merkle.root(split_hashes(packed)[:count])
+
+
+def test_loops_refuse_sizes_they_do_not_know():
+    loaded = library()
+    assert loaded is not None
+    out = bytearray(64)
+    from ropewalk.native.hashing import fold, hash_all
+
+    assert hash_all(bytes(65), [b"a"]) is None and fold(bytes(65), bytes(out)) is None
+    assert fold(b"", b"") is None
