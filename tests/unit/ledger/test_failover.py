@@ -243,6 +243,16 @@ def test_promotion_to_a_spent_key_is_refused():
     assert "was revoked" in fault(chain)
 
 
+def test_promotion_approved_by_a_revoked_key_is_refused():
+    chain = begun()
+    chain.add(NODE, act_of("revoke", SECP, signer=NODE))
+    chain.add(NEXT, promotion(chain))
+    assert "which was revoked" in fault(chain)
+    chain.blocks.pop()
+    chain.add(NEXT, promotion(chain, approvers=(ADA, THIRD)))
+    assert fault(chain) == ""
+
+
 @pytest.mark.parametrize(("approvals", "people"), [(1, 1), (1, 2), (2, 4), (3, 6)])
 def test_control_of_promotions_needs_a_majority(approvals, people):
     keys = [SigningKey.generate("ed25519", bytes([n]) * 32) for n in range(people)]
@@ -409,6 +419,8 @@ def test_approver_votes_once_an_epoch(pair, tmp_path):
         vote(tmp_path / "votes", replace(first, new_key=STRANGER.public), ADA.public)
     vote(tmp_path / "votes", replace(first, new_key=STRANGER.public), SECP.public)
     vote(tmp_path / "votes", replace(first, epoch=2), ADA.public)
+    with pytest.raises(Invalid, match="channel"):  # a proposal comes from somebody else
+        vote(tmp_path / "votes", replace(first, channel="../../outside"), ADA.public)
 
 
 def test_approver_with_more_blocks_refuses(pair):

@@ -11,7 +11,7 @@ from ropewalk.disk.durable import Disk
 from ropewalk.errors import Conflict, NotFound, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey, SigningKey
-from ropewalk.ledger.block.block import parse_record, seal
+from ropewalk.ledger.block.block import check_channel_name, parse_record, seal
 from ropewalk.ledger.channel.channel import Channel, OpenReplica, check_fence
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
@@ -113,7 +113,7 @@ def vote(folder: Path, act: KeyAct, approver: PublicKey) -> None:
 
     Every two sets of approvers share a person, so no epoch gets two writers while each approver votes in one place.
     """
-    path = folder / f"{act.channel}-{act.epoch}-{approver.identity().hex()[:16]}.json"
+    path = folder / f"{check_channel_name(act.channel)}-{act.epoch}-{approver.identity().hex()[:16]}.json"
     raw = jcs.encode(act.to_json())
     if path.exists():
         if path.read_bytes() != raw:

@@ -350,6 +350,10 @@ class KeyHistory:
             validity is None or not validity.is_valid(below.height, below.header.timestamp_ns)
         ):
             raise SigInvalid(f"the block below is signed by {below.signer.did()}, which is not valid there")
+        for each in said.approvals:
+            found = self.revoked.get(each.approver.identity(), ())
+            if any(record.height > one.above and record.header.timestamp_ns >= one.since_ns for one in found):
+                raise SigInvalid(f"approved with {each.approver.did()}, which was revoked")
 
     def _check_new(self, new_key: PublicKey) -> None:
         """Raise if a new key was revoked or replaced before."""
