@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.torture.scenarios import SCENES, SEED, play
+from tests.torture.scenes.house import TRANSPORTS
 from tests.torture.scenes.report import BASELINE, Scene, as_baseline, compare
 from tests.torture.scenes.workload import Workload
 
@@ -27,7 +28,7 @@ def holds(report: dict[str, Any], scene: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_every_transport_carries_every_size_and_says_how_fast(report):
     measured = holds(report, "transports")["measured"]
-    for transport in ("tcp", "tls", "mailbox"):
+    for transport in TRANSPORTS:
         for size in ("1_kib", "64_kib", "1_mib"):
             assert measured[f"{transport}_{size}_envelopes_per_s"] > 0
             p50, p95, p99 = (measured[f"{transport}_{size}_durable_p{rank}_ms"] for rank in (50, 95, 99))
@@ -47,6 +48,17 @@ def test_replay_during_feed_finds_planted_block(report):
 @pytest.mark.slow
 def test_in_bad_weather_every_envelope_is_sealed_once(report):
     assert holds(report, "weather")["measured"]["cuts"] > 0
+
+
+@pytest.mark.slow
+def test_lossy_links_lose_no_envelope(report):
+    holds(report, "lossy_links")
+
+
+@pytest.mark.slow
+def test_floods_leave_memory_and_healthy_clients(report):
+    measured = holds(report, "floods")["measured"]
+    assert {"grpc_growth_mib", "quic_growth_mib"} <= set(measured)
 
 
 @pytest.mark.slow

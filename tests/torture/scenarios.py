@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.torture.scenes import copies, faults, load, trust
+from tests.torture.scenes import copies, faults, load, networks, trust
 from tests.torture.scenes.house import House
 from tests.torture.scenes.report import BASELINE, Scene, as_baseline, compare, machine, read_baseline
 from tests.torture.scenes.workload import Workload
@@ -33,6 +33,8 @@ SCENES: dict[str, tuple[str, Play]] = {
     "bursts": ("S4-15.2", load.bursts),
     "replay": ("S4-15.3", copies.replay),
     "weather": ("S4-15.4", faults.weather),
+    "lossy_links": ("S4-15.4", networks.lossy_links),
+    "floods": ("S4-15.9", networks.floods),
     "late_evidence": ("S4-15.7", trust.late_evidence),
     "key_rotation": ("S4-15.8", trust.key_rotation),
     "misbehaving_peers": ("S4-15.9", faults.misbehaving_peers),

@@ -10,6 +10,7 @@ sleepers    subscribers that read nothing while events are appended
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import resource
 import socket
@@ -28,6 +29,7 @@ RSS_MAX_MIB = {
     "headers": 120,
     "sleepers": 300,
 }  # above the start
+HEALTHY_S_MAX = 60.0
 EVENT = {"type": "t", "payload": {"text": "x" * 500}}
 
 
@@ -57,10 +59,13 @@ def measured(found: dict[str, Any], *, files: int | None = None, **settings: Any
             yield server
             found["grown_mib"] = round(rss_mib(server) - start, 1)
             found["started_mib"] = round(start, 1)
-            begun = time.monotonic()
-            with contextlib.suppress(OSError):
-                found["healthy"] = server("POST", "/shiplog/x/events", EVENT).status == 201
-            found.setdefault("healthy", False)
+            begun, found["healthy"], found["healthy_tries"] = time.monotonic(), False, 0
+            # It may be refused while the server still drops bad ones, as any client does it tries again.
+            while not found["healthy"] and time.monotonic() - begun < HEALTHY_S_MAX:
+                found["healthy_tries"] += 1
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    found["healthy"] = server("POST", "/shiplog/x/events", EVENT).status == 201
+                time.sleep(0 if found["healthy"] else 0.1)
             found["healthy_answer_s"] = round(time.monotonic() - begun, 3)
             bad = ("Traceback", "Too many open files")
             found["healthy"] &= not any(text in server.errors() for text in bad)
@@ -75,10 +80,9 @@ def crowd(server: Served, count: int, say: bytes = b"") -> list[socket.socket]:
     """Connect so many clients, each sending the same; those that the server closes are counted as connected."""
     links = []
     for _ in range(count):
-        link = socket.create_connection((server.host, server.port), timeout=30)
         with contextlib.suppress(OSError):
-            link.sendall(say)
-        links.append(link)
+            links.append(socket.create_connection((server.host, server.port), timeout=30))
+            links[-1].sendall(say)
     return links
 
 
@@ -149,8 +153,12 @@ def sleepers(quick: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"connections": count, "events": events}
     with measured(found) as server:
         links = crowd(server, count, b"GET /api/v1/events?ns=x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        times = []
         for _ in range(events // 250):
+            begun = time.monotonic()
             assert server("POST", "/shiplog/x/events", [EVENT] * 250).status == 201
+            times.append(time.monotonic() - begun)
+        found["append_s_max"] = round(max(times), 2)
         time.sleep(2)
     close(links)
     return found

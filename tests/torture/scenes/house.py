@@ -11,22 +11,23 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ropewalk.disk.certificate_authority import CertificateAuthority, init_authority
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.mailbox.client import MailboxClient
 from ropewalk.ledger.remote.client import LedgerClient
-from ropewalk.ledger.remote.messages import PROTOCOL
 from ropewalk.ledger.remote.sync_client import RemoteChannel, connect_channel
-from ropewalk.net.tls import TlsFiles, client_tls
+from ropewalk.net.tls import TlsFiles
 from tests.unit.cli.conftest import Answer, living_in
-from tests.unit.ledger.certifying import Authority
+from tests.unit.ledger.certifying import files_of
 from tests.waiting import LIMIT_S
 
 __all__ = ["LOG", "TRANSPORTS", "House", "Server"]
 
-TRANSPORTS = ("tcp", "tls", "mailbox")
+TRANSPORTS = ("tcp", "tls", "grpc", "quic", "mailbox")
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
 LOG = "log.git"
@@ -84,7 +85,7 @@ class House:
         self._run = living_in(folder)
         self._running: list[subprocess.Popen[str]] = []
         self._servers: dict[str, Server] = {}
-        self._tls: TlsFiles | None = None
+        self._pki: CertificateAuthority | None = None
         for repository in (LOG, "empty.git"):
             self.ran("init", repository, repo=None)
 
@@ -109,10 +110,12 @@ class House:
         assert answer.code == 0, (arguments, answer)
         return answer
 
-    def start(self, *arguments: str, repo: str = LOG, **streams: Any) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, repo: str = LOG, prefix: Sequence[str] = (), **streams: Any
+    ) -> subprocess.Popen[str]:
         """A command that goes on beside us, until the house is left at the latest."""
         process = subprocess.Popen(
-            [COMMAND, *arguments],
+            [*prefix, str(COMMAND), *arguments],
             cwd=self.folder,
             env={
                 "PATH": os.environ["PATH"],
@@ -144,32 +147,34 @@ class House:
         """The server of all channels over a transport, started when it is first asked for."""
         name = " ".join((transport, *more))
         if name not in self._servers:
-            self._servers[name] = self.serve(
-                *(self._certificates("server") if transport == "tls" else ()), *more
-            )
+            listens = () if transport in ("tcp", "tls") else (f"--{transport}", "127.0.0.1:0")
+            certified = () if transport == "tcp" else ("--tls", str(self.files("server").certificate.parent))
+            self._servers[name] = self.serve(*listens, *certified, *more, transport=transport)
         return self._servers[name]
 
-    def serve(self, *more: str, repo: str = LOG) -> Server:
-        """A server of its own."""
-        return self._started("ledger", "serve", "--port", "0", *more, repo=repo)
+    def serve(
+        self, *more: str, repo: str = LOG, transport: str | None = None, prefix: Sequence[str] = ()
+    ) -> Server:
+        """A server of its own; `prefix` is a command that starts it, as in another network."""
+        words = ("ledger", "serve", "--port", "0", *more)
+        return self._started(*words, repo=repo, transport=transport, prefix=prefix)
 
-    def _started(self, *arguments: str, repo: str = LOG) -> Server:
+    def _started(
+        self, *arguments: str, repo: str = LOG, transport: str | None = None, prefix: Sequence[str] = ()
+    ) -> Server:
         journal = self.folder / f"served-{len(self._running)}.txt"
         with journal.open("w") as talk:
-            process = self.start(*arguments, repo=repo, stderr=talk)
+            process = self.start(*arguments, repo=repo, prefix=prefix, stderr=talk)
         assert process.stdout is not None
-        return Server(process, json.loads(process.stdout.readline())["url"], journal)
+        facts = json.loads(process.stdout.readline())
+        return Server(process, facts.get("urls", {}).get(transport) or facts["url"], journal)
 
     def client(self, transport: str, channel: str) -> LedgerClient:
         """A client in this process, of a server elsewhere."""
         if transport == "mailbox":
             return MailboxClient(self._mailbox(channel).url, channel)
         url = self.server(transport).url
-        if transport == "tcp":
-            return LedgerClient(url, channel)
-        self._certificates("client")
-        assert self._tls is not None
-        return LedgerClient(url, channel, tls=client_tls(self._tls, PROTOCOL))
+        return LedgerClient(url, channel, files=None if transport == "tcp" else self.files("client"))
 
     def _mailbox(self, channel: str) -> Server:
         """The host of a mailbox, started when it is first asked for."""
@@ -185,19 +190,14 @@ class House:
         """A client in this process."""
         return connect_channel(url, channel, **options)
 
-    def _certificates(self, side: str) -> tuple[str, ...]:
-        folder = self.folder / "tls"
-        if self._tls is None:
-            folder.mkdir()
-            authority = Authority(folder)
-            authority.files("server")
-            self._tls = authority.files("client")
-        names = ("--tls-cert", "--tls-key", "--client-ca" if side == "server" else "--server-ca")
-        return tuple(
-            part
-            for name, file in zip(names, (f"{side}.crt", f"{side}.key", "ca.pem"), strict=True)
-            for part in (name, f"tls/{file}")
-        )
+    def files(self, name: str) -> TlsFiles:
+        """The certificate of a name, of one small authority for all."""
+        if self._pki is None:
+            self._pki = init_authority(self.folder / "pki", "ropewalk", datetime.now(UTC))
+        folder = self._pki.folder / name
+        if not folder.exists():
+            self._pki.issue(name, ["127.0.0.1"] if name == "server" else [])
+        return files_of(folder)
 
     # --- others -----------------------------------------------------------------------------------------------------
 

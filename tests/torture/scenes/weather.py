@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from tests.waiting import LIMIT_S
 
-__all__ = ["Weather"]
+__all__ = ["UdpWeather", "Weather"]
 
 PIECE_BYTES = 16 << 10
 JITTER_S = 0.004
@@ -106,3 +106,56 @@ class Weather:
                     return
                 target.write(data)
                 await target.drain()
+
+
+class UdpWeather:
+    """A proxy of datagrams before a server: some are lost, all come late, so that they overtake one another."""
+
+    def __init__(self, url: str, seed: float, loss: float = 0.02, jitter_s: float = 0.007) -> None:
+        found = urlsplit(url)
+        self._there = (found.hostname, found.port)
+        self._chance, self._loss, self._jitter_s = random.Random(seed), loss, jitter_s
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._clients: dict[Any, asyncio.DatagramTransport] = {}
+        self.url, self.lost = "", 0
+
+    def __enter__(self) -> UdpWeather:
+        self._thread.start()
+        self._front = asyncio.run_coroutine_threadsafe(
+            self._open(None, local_addr=("127.0.0.1", 0)), self._loop
+        ).result(LIMIT_S)
+        self.url = f"quic://127.0.0.1:{self._front.get_extra_info('sockname')[1]}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LIMIT_S)
+        self._loop.close()
+
+    async def _open(self, client: Any, **where: Any) -> asyncio.DatagramTransport:
+        proxy = self
+
+        class Way(asyncio.DatagramProtocol):
+            def datagram_received(self, data: bytes, addr: Any) -> None:
+                if proxy._chance.random() < proxy._loss:
+                    proxy.lost += 1
+                    return
+                proxy._loop.call_later(
+                    proxy._chance.random() * proxy._jitter_s, proxy._pass, client, data, addr
+                )
+
+        transport, _ = await self._loop.create_datagram_endpoint(Way, **where)
+        return transport
+
+    def _pass(self, client: Any, data: bytes, addr: Any) -> None:
+        if client is not None:
+            self._front.sendto(data, client)
+        elif addr in self._clients:
+            self._clients[addr].sendto(data)
+        else:
+            self._loop.create_task(self._begin(addr, data))
+
+    async def _begin(self, client: Any, data: bytes) -> None:
+        self._clients[client] = await self._open(client, remote_addr=self._there)
+        self._clients[client].sendto(data)

@@ -252,6 +252,33 @@ def test_quic_streams_before_the_session_are_rejected(tmp_path, pki):
     asyncio.run(main())
 
 
+def test_quic_connection_moves_with_its_client(tmp_path, pki):
+    """A client whose address changes goes on with the same connection and negotiates nothing again."""
+
+    async def act(remote: LedgerClient) -> None:
+        before = await remote.submit(observed(1).raw)
+        session = remote._session
+        assert isinstance(session, QuicSession)
+        link = session.carrier.link
+        old = link._transport
+        assert old is not None
+        ports = {old.get_extra_info("sockname")[1]}
+        family = old.get_extra_info("sockname")[0]
+        loop = asyncio.get_running_loop()
+        moved, _ = await loop.create_datagram_endpoint(lambda: link, local_addr=(family, 0))
+        old.abort()  # the old address is gone: nothing can be sent from it or arrive there
+        ports.add(moved.get_extra_info("sockname")[1])
+        assert len(ports) == 2
+        after = await remote.submit(observed(2).raw)
+        assert (before.height, after.height) == (0, 1)
+        assert [height for height, _ in await remote.read_blocks(0)] == [0, 1]
+        assert remote.connections == 1 and remote._session is session
+        await remote.__aexit__(None, None, None)
+        moved.close()
+
+    with_quic(tmp_path, pki, act)
+
+
 def test_quic_pull_and_restart(tmp_path, pki):
     """A copy over QUIC; a client survives that the server is restarted at the same port."""
     files, own = files_of(pki.folder / "ada"), files_of(pki.folder / "server")

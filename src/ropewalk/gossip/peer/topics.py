@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.disk.memory_tables import MemoryTables
-from ropewalk.errors import Damaged, NotFound, Usage
+from ropewalk.errors import Damaged, InvalidName, NotFound, Usage
 from ropewalk.gossip.core.access import MessageHistory
 from ropewalk.gossip.core.ids import MessageId, ProfileName
 from ropewalk.gossip.core.log import GossipLog
@@ -33,6 +33,8 @@ from ropewalk.gossip.core.pending import PendingLimits
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.writing import Apply
 from ropewalk.kernel.keys import SigningKey
+
+FOLDER_CHARS_MAX = 255  # of common file systems
 
 
 class _SharedOptions(TypedDict, total=False):
@@ -170,7 +172,10 @@ def topic_folder(home: Path, topic: str) -> Path:
     'home/gossip/%2E%2E'
     """
     name = quote(topic, safe="")
-    return home / "gossip" / (name.replace(".", "%2E") if name.startswith(".") else name)
+    name = name.replace(".", "%2E") if name.startswith(".") else name
+    if len(name) > FOLDER_CHARS_MAX:
+        raise InvalidName(f"topic {topic[:80]!r} has more characters than a folder name", name=topic[:80])
+    return home / "gossip" / name
 
 
 def topics(home: Path) -> list[str]:

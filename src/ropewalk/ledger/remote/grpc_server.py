@@ -23,6 +23,7 @@ from ropewalk.ledger.remote.grpc_messages import SERVICE, abort, handlers, outco
 from ropewalk.ledger.remote.messages import RemoteMessage, outcome_of
 from ropewalk.ledger.remote.negotiate import MESSAGE_BYTES
 from ropewalk.ledger.remote.proto import ledger_pb2 as pb
+from ropewalk.net.admission import HANDSHAKE_S_MAX
 from ropewalk.net.refusals import listening
 from ropewalk.net.tls import TlsFiles, certificate_from, server_tls
 
@@ -34,6 +35,8 @@ Context = Any  # grpc.aio.ServicerContext; the package publishes no types
 SESSION_S: Final = 600.0  # a session that is not used for so long must be negotiated again
 CALLS_MAX: Final = 256  # in progress, of all clients together
 STREAMS_MAX: Final = 64  # in progress, of one connection
+# Connections, also those whose handshake is in progress: grpcio has no separate limit for them, and one costs 38 KiB.
+CONNECTIONS_MAX: Final = 1_024
 GRACE_S: Final = 1.0  # for calls to end when the server stops
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES + (64 << 10)),
@@ -43,6 +46,8 @@ OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
     ("grpc.max_connection_idle_ms", 600_000),
+    ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S_MAX * 1_000)),
     ("grpc.so_reuseport", 0),
 )
 _journal = logging.getLogger("ropewalk.ledger.remote")
