@@ -72,6 +72,7 @@ EDGES = {
     "ledger.bundle.files",
     "ledger.bundle.head_proofs",
     "ledger.bundle.zstd_file",
+    "ledger.evidence.rotation",
     "ledger.evidence.settings",
     "ledger.ingest.async_log",
     "ledger.ingest.thread_pool",

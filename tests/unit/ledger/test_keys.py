@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import ssl
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +40,7 @@ from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList
+from ropewalk.ledger.evidence.rotation import rotate_evidence
 from ropewalk.ledger.evidence.settings import write_evidence
 from ropewalk.ledger.evidence.trust import EvidenceSettings
 from ropewalk.ledger.keys.approvals import approve, parse_approval, require_approvals
@@ -636,6 +639,50 @@ def test_roots_that_end_are_announced_a_month_before(tmp_path):
         assert key_notices(reading, until_ns - 31 * DAY_NS) == []
         assert "ends on" in key_notices(reading, until_ns - 29 * DAY_NS)[0]
         assert "ended on" in key_notices(reading, until_ns)[0]
+
+
+def test_changed_roots_are_recorded(tmp_path):
+    """A change of trusted evidence is an envelope with fingerprints and a date, and an edited file is found."""
+    key_files.make(tmp_path / "keys", "node", "ed25519", b"node" + bytes(28))
+    make_channel(tmp_path)
+    old, new = (EvidenceSettings((Authority(name).pem,)) for name in ("an old root", "a new root"))
+
+    def rotate(settings):
+        return rotate_evidence(tmp_path, CHANNEL, settings, (NODE,), now_ns=lambda: NOON_NS)
+
+    def settings_step():
+        steps = {step.name: step for step in verify_stored(tmp_path, CHANNEL).steps}
+        return steps["evidence_settings"].status if "evidence_settings" in steps else None
+
+    assert rotate(old) is None and settings_step() is None  # the first settings replace nothing
+    receipt = rotate(new)
+    assert receipt is not None and rotate(new) is None
+    with open_channel(tmp_path, CHANNEL) as reading:
+        made = reading.envelope(receipt.envelope_id)
+    payload = made.value["payload"]
+    der = ssl.PEM_cert_to_DER_cert(new.roots[0])
+    assert made.event_class == "CapabilityAdvertisement" and payload["since"] == at(0)
+    assert payload["roots"] == [hashlib.sha256(der).hexdigest()]
+    assert settings_step() == "passed"
+    lie = observed(1, event_type="ledger.evidence.rotated", payload={**payload, "settings": "00" * 32})
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(lie.raw)
+    assert settings_step() == "passed"  # an author's envelope records nothing
+    write_evidence(tmp_path, CHANNEL, old)
+    assert settings_step() == "failed"
+    (tmp_path / "ledger" / CHANNEL / "evidence.json").unlink()
+    assert settings_step() == "failed"
+    key_files.destroy(tmp_path / "keys", "node")
+    assert settings_step() == "not_checked"  # a copy may trust other evidence
+
+
+def test_evidence_set_records_a_change(ropewalk):
+    done(ropewalk, "ledger", "create", "--channel", "c")
+    change = ("ledger", "evidence", "set", "--channel", "c", "--key", "ada", "--builder")
+    assert [done(ropewalk, *change, f"urn:{n}")["recorded"] for n in (1, 1, 2)] == [None, None, 0]
+    (block,) = done(ropewalk, "ledger", "read", "--channel", "c")["blocks"]
+    assert block["envelopes"][0]["payload"]["builders"] == ["urn:2"]
+    assert done(ropewalk, "ledger", "verify", "--deep")["ok"]
 
 
 # --- versions ---

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import MARKS, Group, emit, parse_input, read_input
+from ropewalk.cli.common.command import MARKS, Group, emit, parse_input, read_input, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, repeated, required
+from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys
 from ropewalk.cli.ledger.evidence_report import (
     collateral_options,
     provenance,
@@ -17,11 +18,11 @@ from ropewalk.cli.ledger.evidence_report import (
     report_data,
     wrap,
 )
-from ropewalk.errors import Unverified
+from ropewalk.errors import Conflict, NotFound, Unverified
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    from ropewalk.kernel.keys import PublicKey
+    from ropewalk.kernel.keys import PublicKey, SigningKey
 
 
 @click.group(
@@ -106,11 +107,13 @@ def set_(
 ) -> None:
     """Set the evidence that a channel trusts, replacing earlier settings. Rule 5 then also checks evidence.
 
-    Only what is named here is trusted: without options, all evidence fails.
+    Only what is named here is trusted: without options, all evidence fails. A change of earlier settings is recorded in
+    the channel, with fingerprints and date.
     """
     from ropewalk.ledger.evidence.allowed import EvidenceAllowList
     from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text
-    from ropewalk.ledger.evidence.settings import write_evidence
+    from ropewalk.ledger.evidence.rotation import rotate_evidence
+    from ropewalk.ledger.evidence.settings import NAME, read_evidence
     from ropewalk.ledger.evidence.snark import KEY_BYTES_MAX, key_text
     from ropewalk.ledger.evidence.trust import EvidenceSettings
 
@@ -128,9 +131,23 @@ def set_(
         tuple(parse_input(key, key_text, limit=KEY_BYTES_MAX) for key in snark_keys),
     )
     settings = EvidenceSettings(tuple(read_input(root).decode("ascii", "replace") for root in roots), pins)
-    path = write_evidence(here().home, channel, settings)
+    home = here().home
+    keys: tuple[SigningKey, ...] = ()
+    if read_evidence(home, channel) is not None:
+        try:
+            keys = channel_keys(channel)
+        except (Conflict, NotFound):  # a copy; its origin records what it trusts
+            say("not recorded: the key of the channel is not here")
+    receipt = rotate_evidence(home, channel, settings, keys, wait_s=WRITER_WAIT_S)
+    if receipt is not None:
+        say(f"recorded in {channel} at height {receipt.height}")
     emit(
-        {"channel": channel, "path": str(path), "evidence": json.loads(settings.to_bytes())},
+        {
+            "channel": channel,
+            "path": str(home / "ledger" / channel / NAME),
+            "evidence": json.loads(settings.to_bytes()),
+            "recorded": None if receipt is None else receipt.height,
+        },
         f"ok  {channel}  {len(roots)} roots, {len(names)} keys, {len(builders)} builders, "
         f"{len(pcrs) + len(measurements)} measurements",
     )
@@ -140,7 +157,6 @@ def set_(
 @channel_option
 def show(channel: str) -> None:
     """Print the evidence that the channel trusts."""
-    from ropewalk.errors import NotFound
     from ropewalk.ledger.evidence.settings import read_evidence
 
     found = read_evidence(here().home, channel)

@@ -198,12 +198,12 @@ def lifecycle_step(home: Path, channel: str, acts: Mapping[str, tuple[int, Versi
             continue  # another channel has recorded a later change, which is checked instead
         fault = lifecycle_fault(life, last[1])
         if fault is not None:
-            ours = life.recorded is not None or _seals(home, channel)
+            ours = life.recorded is not None or seals_channel(home, channel)
             return Step("lifecycle", "failed", fault) if ours else Step.optional("lifecycle", fault)
     return Step("lifecycle", "passed", f"{len(acts)} versions match the channel's records")
 
 
-def _seals(home: Path, channel: str) -> bool:
+def seals_channel(home: Path, channel: str) -> bool:
     """Return whether a key of this repository signed the last block of a channel."""
     last = None
     for record in Segments(home / "ledger" / channel).scan():
