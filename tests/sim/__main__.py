@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.sim.gossip import run as run_world
 from tests.sim.gossip_live import run as run_live_world
+from tests.sim.ledger_world import run as run_ledger_world
 from tests.sim.power.run import FAULTS, simulate, simulate_faults, simulate_rot
 from tests.sim.power.workloads import WORKLOADS
 
@@ -21,7 +22,7 @@ REPORT = Path("build/simulate.json")
 MIXES = 24
 ROTTEN = 1000  # damaged disks of one recording
 MODES = ("cut", "rot", *FAULTS)
-WORLDS = {"worlds": run_world, "live_worlds": run_live_world}
+WORLDS = {"worlds": run_world, "live_worlds": run_live_world, "ledger_worlds": run_ledger_world}
 
 
 def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def worlds(name: str, count: int, seed: int, seconds: float) -> dict[str, Any]:
             failed.append({"seed": seed + ran, "error": f"{type(error).__name__}: {error}"})
         ran += 1
     return {
-        "engine": "gossip",
+        "engine": "ledger" if name == "ledger_worlds" else "gossip",
         "worlds": ran,
         "failed": len(failed),
         "problems": failed[:20],
@@ -80,11 +81,12 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=10_000, help="seeds per kind of world")
     parser.add_argument("--minutes", type=float, default=240, help="time limit for each name")
     parser.add_argument("--seed", type=int, default=None, help="first seed; a random one by default")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     print(f"seed {seed}", flush=True)
     results: dict[str, Any] = {}
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(asked.jobs) as pool:
         jobs = {}
         for name in asked.names or (*WORKLOADS, *WORLDS):
             count, job = (asked.worlds, worlds) if name in WORLDS else (asked.states, power)

@@ -1,0 +1,339 @@
+"""A channel, its replicas and its witnesses in one seeded world, with lines that break and an origin that lies.
+
+    python -m tests.sim.ledger_world --seed 7        one world again, told step by step
+    python -m tests.sim.ledger_world --worlds 100    many worlds; a failing seed is minimised
+
+A world is a list of steps drawn from the seed. Each step has its own source of chance, so that a world with some steps
+left out is a world: a failing one is minimised by leaving out what the failure does not need. Each seed has its own mix
+of faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ropewalk.errors import Forked, HistoryRewritten, Replayed, RopewalkError, Unavailable
+from ropewalk.kernel import merkle
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block.block import Block, seal
+from ropewalk.ledger.channel.channel import Channel, OpenReplica, open_channel, open_log
+from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.ledger.channel.settings import create_channel, read_settings
+from ropewalk.ledger.envelope.model import envelope_id
+from ropewalk.ledger.proof.proof import head_signer, signed_head
+from ropewalk.ledger.remote.replica import pull_channel
+from ropewalk.ledger.transparency.head_fork import HeadFork
+from ropewalk.ledger.transparency.witness import WatchedLog, WitnessRequest, accept_head, watch_log
+from tests.fault.failing import Countdown, FailingDisk
+from tests.sim.power.run import MEMORY
+from tests.unit.ledger.making import NODE, NOON_NS, observed
+from tests.unit.ledger.rotating import NEXT, rotation
+
+CHANNEL, ORIGIN = "ea.core", "log.example"
+REPLICAS = WITNESSES = 2
+STEPS = 40
+HEADS = SigningKey.generate("ed25519", b"heads" + bytes(27))
+KINDS = ("append", "again", "rotate", "pull", "cut", "stale", "lie", "cosign", "cosign_lie", "full", "clock")
+TRUE = ("append", "pull", "cosign")  # these happen in every world
+
+Tell = Callable[[str], None]
+
+
+class Step(NamedTuple):
+    """What happens, and where its chance comes from."""
+
+    kind: str
+    seed: int
+
+
+class Line:
+    """The origin, or another home, as a replica reaches it: all of it, a part, or until the line breaks."""
+
+    key_proofs = ()
+
+    def __init__(self, home: Path, *, shown: int | None = None, breaks: int | None = None) -> None:
+        self._home, self._shown, self._breaks = home, shown, breaks
+
+    def settings(self) -> Any:
+        return read_settings(self._home, CHANNEL)
+
+    def head(self) -> dict[str, Any]:
+        found = list(self._lines(0, None))
+        last = Block.from_lines(found[-1][1]) if found else None
+        return {} if last is None else {"height": found[-1][0], "block_hash": last.hash.hex()}
+
+    def blocks(self, start: int, end: int | None = None) -> Iterator[tuple[int, list[bytes]]]:
+        for count, found in enumerate(self._lines(start, end)):
+            if count == self._breaks:
+                raise Unavailable("the line breaks")
+            yield found
+
+    def _lines(self, start: int, end: int | None) -> Iterator[tuple[int, list[bytes]]]:
+        with open_channel(self._home, CHANNEL) as channel:
+            for height, lines in channel.lines(start, end):
+                if self._shown is None or height < self._shown:
+                    yield height, lines
+
+
+class World:
+    """An origin, replicas and witnesses; `acknowledged` is what clients have receipts for."""
+
+    def __init__(self, folder: Path, tell: Tell) -> None:
+        self.origin, self.tell = folder / "origin", tell
+        self.replicas = [folder / f"replica-{number}" for number in range(REPLICAS)]
+        verifier = head_signer(ORIGIN, CHANNEL, HEADS).verifier
+        self.witnesses: list[WatchedLog] = [watch_log(None, verifier) for _ in range(WITNESSES)]
+        self.signed: list[tuple[int, bytes]] = []
+        self.acknowledged: list[str] = []
+        self.keys = [NODE]
+        self.numbers, self.now_ns = 0, NOON_NS
+        create_channel(self.origin, CHANNEL, "node", NODE.public, None)
+        self.append(random.Random(0))
+
+    # What may happen
+
+    def append(self, chance: random.Random, **options: Any) -> None:
+        envelopes = [observed(self.numbers + n) for n in range(chance.choice((1, 1, 2, 5)))]
+        self.numbers += len(envelopes)
+        with self._open(**options) as ledger:
+            for envelope, outcome in zip(
+                envelopes, ledger.log.submit_many(each.raw for each in envelopes), strict=True
+            ):
+                if not isinstance(outcome, RopewalkError):
+                    self.acknowledged.append(outcome.envelope_id.hex())
+                    assert outcome.envelope_id == envelope.id, "a receipt for another envelope"
+
+    def full(self, chance: random.Random) -> None:
+        """Append on a disk of which one call fails."""
+        try:
+            self.append(chance, disk=FailingDisk(Countdown(chance.randrange(1, 12))))
+        except (Unavailable, OSError) as error:
+            self.tell(f"  refused: {error}")
+
+    def again(self, chance: random.Random) -> None:
+        """A client sends an envelope again that it has a receipt for."""
+        with self._open() as ledger:
+            try:
+                ledger.log.submit(observed(chance.randrange(self.numbers)).raw)
+            except Replayed:
+                return
+            with open_channel(self.origin, CHANNEL) as channel:
+                found = _ids(channel)
+        assert len(set(found)) == len(found), "an envelope was sealed twice"
+
+    def clock(self, chance: random.Random) -> None:
+        self.now_ns += chance.choice((-(10**9), 10**6, 3600 * 10**9))
+
+    def rotate(self, _chance: random.Random) -> None:
+        if self.keys == [NODE]:
+            with self._open() as ledger:
+                self.acknowledged.append(ledger.log.submit(rotation().raw).envelope_id.hex())
+            self.keys = [NEXT]
+
+    def pull(self, chance: random.Random) -> None:
+        self._pull(chance.choice(self.replicas), Line(self.origin))
+
+    def cut(self, chance: random.Random) -> None:
+        self._pull(chance.choice(self.replicas), Line(self.origin, breaks=chance.randrange(4)))
+
+    def stale(self, chance: random.Random) -> None:
+        """A replica pulls from a server that shows an old state."""
+        self._pull(
+            chance.choice(self.replicas), Line(self.origin, shown=chance.randrange(1, self._height() + 1))
+        )
+
+    def lie(self, chance: random.Random) -> None:
+        """The key of the origin signs another block at a height that was sealed; a replica is shown that history."""
+        with tempfile.TemporaryDirectory(dir=self.origin.parent) as folder:
+            self._fork(Path(folder), chance.randrange(self._height()))
+            replica = chance.choice(self.replicas)
+            before = self._blocks(replica)
+            self._pull(replica, Line(Path(folder)))
+            after = self._blocks(replica)
+            assert after[: len(before)] == before, "a lie changed the history of a replica"
+            if after != self._blocks(self.origin)[: len(after)]:  # it had not seen that height
+                self.replicas[self.replicas.index(replica)] = replica.with_name(f"{replica.name}-new")
+
+    def cosign(self, chance: random.Random) -> None:
+        with open_channel(self.origin, CHANNEL) as channel:
+            leaves = [leaf for _, leaf in channel.index.tree_leaves(0, channel.head().height)]
+        self._cosign(chance.randrange(WITNESSES), leaves[: chance.randrange(1, len(leaves) + 1)])
+
+    def cosign_lie(self, chance: random.Random) -> None:
+        with open_channel(self.origin, CHANNEL) as channel:
+            leaves = [leaf for _, leaf in channel.index.tree_leaves(0, channel.head().height)]
+        at = chance.randrange(len(leaves))
+        forked = [*leaves[:at], *(bytes([255]) + leaf[1:] for leaf in leaves[at:]), bytes(32)]
+        number = chance.randrange(WITNESSES)
+        if self.witnesses[number].head.size > at:
+            before = len(self.signed)
+            self._cosign(number, forked)
+            assert len(self.signed) == before, "a witness signed a fork"
+
+    # How it is done
+
+    def _open(self, **options: Any) -> Any:
+        return open_log(self.origin, CHANNEL, self.keys[-1], now_ns=lambda: self.now_ns, **options)
+
+    def _height(self) -> int:
+        with open_channel(self.origin, CHANNEL) as channel:
+            return channel.head().height
+
+    def _pull(self, replica: Path, line: Line) -> None:
+        try:
+            pull_channel(line, replica, CHANNEL)  # type: ignore[arg-type]
+        except (Unavailable, Forked, HistoryRewritten) as error:
+            self.tell(f"  {type(error).__name__}: {error.detail}")
+
+    def _fork(self, home: Path, height: int) -> None:
+        blocks = self._blocks(self.origin)[:height]
+        create_channel(home, CHANNEL, "node", NODE.public, None)
+        sealed = [Block.from_lines(lines) for _, lines in blocks]
+        key = NODE if self.keys == [NODE] else NEXT
+        rotated = any(envelope_id(raw) == rotation().id for block in sealed for raw in block.envelopes)
+        other = seal(
+            key if rotated else NODE,
+            channel=CHANNEL,
+            height=height,
+            prev_block_hash=sealed[-1].hash if sealed else bytes(32),
+            envelopes=[observed(10**6 + height).raw],
+            timestamp_ns=self.now_ns + 10**12,
+        )
+        with OpenReplica(Channel(home, CHANNEL), wait_s=0) as copy:
+            for block in (*sealed, other):
+                copy.log.insert(block)
+
+    def _blocks(self, home: Path) -> list[tuple[int, list[bytes]]]:
+        if not (home / "ledger" / CHANNEL / "channel.json").exists():
+            return []
+        with open_channel(home, CHANNEL) as channel:
+            return list(channel.lines())
+
+    def _cosign(self, number: int, leaves: Sequence[bytes]) -> None:
+        witness, tree = self.witnesses[number], merkle.MerkleTree(leaves, merkle.SHA256)
+        old = witness.head.size
+        try:
+            proof = tree.consistency(old, tree.size) if 0 < old <= tree.size else ()
+            note = signed_head(ORIGIN, CHANNEL, tree.size, tree.root(), HEADS)
+            taken = accept_head(witness, WitnessRequest(note, old, tuple(proof)), self.now_ns // 10**9)
+        except RopewalkError as error:
+            self.tell(f"  {type(error).__name__}: {error.detail}")
+            return
+        if isinstance(taken, HeadFork):
+            self.tell("  a fork, kept as evidence")
+            return
+        assert taken.head.size >= witness.head.size, "a witness went back"
+        self.witnesses[number] = taken
+        self.signed.append((tree.size, tree.root()))
+
+    # What must hold
+
+    def check(self) -> None:
+        for replica in self.replicas:
+            self._pull(replica, Line(self.origin))
+        whole = self._blocks(self.origin)
+        for replica in self.replicas:
+            assert self._blocks(replica) == whole, f"{replica.name} is not the channel"
+        with open_channel(self.origin, CHANNEL) as channel:
+            found = _ids(channel)
+            leaves = [leaf for _, leaf in channel.index.tree_leaves(0, channel.head().height)]
+        assert len(set(found)) == len(found), "an envelope is there twice"
+        assert [each for each in found if each in set(self.acknowledged)] == self.acknowledged, (
+            "receipts do not hold"
+        )
+        tree = merkle.MerkleTree(leaves, merkle.SHA256)
+        assert all(tree.root(size) == root for size, root in self.signed), "a witness signed another history"
+        for home in (self.origin, *self.replicas):
+            assert verify_stored(home, CHANNEL, deep=True).ok, f"{home.name} does not verify"
+
+
+def _ids(channel: Channel) -> list[str]:
+    return [envelope_id(raw).hex() for block in channel.blocks() for raw in block.envelopes]
+
+
+def steps_of(seed: int) -> list[Step]:
+    """Return the steps of a seed: its own mix of what may happen."""
+    chance = random.Random(seed)
+    mix = [kind for kind in KINDS if kind in TRUE or chance.random() < 0.6]
+    return [Step(chance.choice(mix), chance.randrange(1 << 30)) for _ in range(STEPS)]
+
+
+def play(steps: Sequence[Step], tell: Tell = lambda _text: None) -> int:
+    """Live through the steps and check the end; return how many envelopes were acknowledged."""
+    with tempfile.TemporaryDirectory(prefix="ropewalk-world-", dir=MEMORY) as folder:
+        world = World(Path(folder), tell)
+        for step in steps:
+            tell(step.kind)
+            getattr(world, step.kind)(random.Random(step.seed))
+        world.check()
+        return len(world.acknowledged)
+
+
+def minimise(steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool]) -> list[Step]:
+    """Leave out steps as long as the world still fails: halves first, then single ones.
+
+    >>> minimise([Step(kind, 0) for kind in "abcdefg"], lambda left: {"b", "f"} <= {step.kind for step in left})
+    [Step(kind='b', seed=0), Step(kind='f', seed=0)]
+    """
+    left, size = list(steps), max(1, len(steps) // 2)
+    while True:
+        at = 0
+        while at < len(left):
+            shorter = left[:at] + left[at + size :]
+            if fails(shorter):
+                left = shorter
+            else:
+                at += size
+        if size == 1:
+            return left
+        size //= 2
+
+
+def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> int:
+    """Run one world; if it fails, say which of its steps are enough."""
+    steps = steps_of(seed)
+    try:
+        return play(steps, tell)
+    except Exception as error:
+        kind, text = type(error), str(error)
+
+        def fails(shorter: Sequence[Step]) -> bool:
+            try:
+                play(shorter)
+            except Exception as other:
+                return type(other) is kind and str(other) == text
+            return False
+
+        enough = [tuple(step) for step in minimise(steps, fails)]
+        raise AssertionError(f"seed {seed}: {kind.__name__}: {text}; enough: {enough}") from error
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Seeded worlds of a channel, its replicas and its witnesses."
+    )
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--worlds", type=int, default=100)
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        print(f"ok: {run(asked.seed, print)} envelopes")
+        return 0
+    failed = 0
+    for seed in range(asked.worlds):
+        try:
+            run(seed)
+        except AssertionError as error:
+            failed += 1
+            print(error)
+    print(f"{asked.worlds} worlds, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
