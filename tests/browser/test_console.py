@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
+from ropewalk.bridge.webhooks.hooks import Webhook
+from ropewalk.bridge.webhooks.run import WebhookRunner
 from ropewalk.disk.certificate_authority import init_authority
 from ropewalk.errors import Quarantined
 from ropewalk.gitlog.core.envelope import Draft
@@ -311,6 +313,26 @@ def test_consumer_reset_needs_its_name(tab: Page, data: Path, server: Served):
     until(lambda: tab.ask("document.querySelector('dialog[open] .danger').disabled") is False)
     tab.ask("document.querySelector('dialog[open] .danger').click()")
     until(lambda: "mine" not in [each["group"] for each in server("GET", "/consumers").json["consumers"]])
+
+
+@pytest.mark.slow
+def test_webhook_deliveries_are_shown(tab: Page, data: Path, server: Served):
+    """Loopback is refused without --allow-private: every attempt fails, with its reason in the log."""
+    hook = Webhook("00112233445566aa", "http://127.0.0.1:9/secret-path", "shiplog/hooked", "61" * 16)
+    with open_repository(data / "log.git") as log:
+        runner = WebhookRunner(log, now_ms=log.now_ms, chance=lambda: 0.5)
+        runner.add(hook)
+        dead = log.append("buried", {"type": "t", "payload": {}}).ulid
+        runner.hooks.bury(hook.id, dead, {"attempts": 5, "status": 503, "detail": "Service Unavailable"})
+    try:
+        append(server, "hooked", {"n": 1})
+        tab.open(server.facts["url"] + "/consumers", WIDE)
+        shows(tab, "Webhooks", "http://127.0.0.1:9/…", "dead letters")
+        tab.ask("document.querySelector('button[aria-label^=\"Deliveries of\"]').click()")
+        shows(tab, "Newest attempts", "no answer", "has no public address", "Dead letters", "503", dead[:8])
+        assert "secret-path" not in tab.ask("document.body.innerText")
+    finally:
+        runner.hooks.remove(hook.id)
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ export type MessagePlaneEventEnvelope = { "ulid": CommonIdsUlid; "ns": string; "
 
 export type PolicyGovernancePolicyShown = { "allow"?: Array<string>; "deny"?: Array<string>; };
 /** Governance policy */
-export type PolicyGovernancePolicy = { "governance"?: { [member: string]: unknown; }; "stream"?: { "refs"?: PolicyGovernancePolicyShown; "topics"?: PolicyGovernancePolicyShown; }; "privacy"?: { "classes"?: { [member: string]: unknown; }; "rules"?: Array<{ "select": string; "action": "redact" | "pointerize"; "class"?: string; "capability"?: string; "location"?: string; }>; }; };
+export type PolicyGovernancePolicy = { "groups"?: { [member: string]: unknown; }; "governance"?: { [member: string]: unknown; }; "stream"?: { "refs"?: PolicyGovernancePolicyShown; "topics"?: PolicyGovernancePolicyShown; }; "privacy"?: { "classes"?: { [member: string]: unknown; }; "rules"?: Array<{ "select": string; "action": "redact" | "pointerize"; "class"?: string; "capability"?: string; "location"?: string; }>; }; };
 
 /** Opaque pointer */
 export type PrivacyOpaquePointer = { "kind": "opaque_pointer"; "algo": "blake3"; "digest": CommonIdsBlake3DigestAnyCase; "size"?: number; "location": string; "capability"?: string; };

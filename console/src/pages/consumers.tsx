@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, Problem, send, useData } from "../api.ts";
 import { count, plain, ulidTime } from "../format.ts";
@@ -57,7 +58,97 @@ export function Consumers() {
           )
         }
       </Show>
+      <Webhooks />
       {reset && <Reset consumer={reset} close={() => setReset(null)} done={found.reload} />}
+    </>
+  );
+}
+
+interface Webhook {
+  id: string;
+  url: string;
+  log: string;
+  ulid: string;
+  retrying: number;
+  dead: number;
+}
+
+interface Attempts {
+  deliveries: { ulid: string; attempt: number; at_ms: number; status: number | null; detail: string }[];
+  dead: { ulid: string; attempts: number; status: number | null; detail: string }[];
+}
+
+/** The webhooks, and for a chosen one its newest attempts and its dead letters. */
+function Webhooks() {
+  const found = useData<{ webhooks: Webhook[] }>("/webhooks", {}, POLL_MS);
+  const [chosen, choose] = useState<Webhook | null>(null);
+  const attempts = useData<Attempts>(chosen ? `/webhooks/${chosen.id}/deliveries` : null, {}, POLL_MS);
+  const hooks = found.data?.webhooks ?? [];
+  if (hooks.length === 0) return null;
+  return (
+    <Card title="Webhooks" note="Events that the server posts to other systems, with retries and dead letters.">
+      <div class="scroll" tabIndex={0} role="region" aria-label="Webhooks">
+        <table>
+          <thead><tr><th>Log</th><th>Address</th><th>State</th><th class="num">Retrying</th><th class="num">Dead</th><th>Last taken</th><th><span class="visually-hidden">Actions</span></th></tr></thead>
+          <tbody>
+            {hooks.map((each) => (
+              <tr>
+                <td><Engine log={each.log} href={to.log(each.log)} /></td>
+                <td><code>{plain(each.url)}</code></td>
+                <td>{each.dead ? <Badge state="failed" text="dead letters" /> : each.retrying ? <Badge state="pending" text="retrying" /> : <Badge state="ok" text="delivered" />}</td>
+                <td class="num">{count(each.retrying)}</td>
+                <td class="num">{count(each.dead)}</td>
+                <td>{each.ulid ? <Time ms={ulidTime(each.ulid)} /> : "–"}</td>
+                <td class="num"><button aria-label={`Deliveries of ${plain(each.log)} to ${plain(each.url)}`} aria-expanded={chosen?.id === each.id} onClick={() => choose(chosen?.id === each.id ? null : each)}>Deliveries</button></td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {chosen && (
+        <Show of={attempts}>
+          {({ deliveries, dead }) => (
+            <>
+              <Log name="Newest attempts" log={chosen.log} rows={deliveries.map((each) => ({ ...each, when: <Time ms={each.at_ms} /> }))} none="Nothing was sent yet." />
+              <Log name="Dead letters" log={chosen.log} rows={dead.map((each) => ({ ...each, attempt: each.attempts, when: "–" }))} none="None: every event was delivered or is tried again." />
+              {dead.length > 0 && <p class="muted">To try them again: <code>ropewalk bridge webhook replay {chosen.id}</code></p>}
+            </>
+          )}
+        </Show>
+      )}
+    </Card>
+  );
+}
+
+interface LogRow {
+  ulid: string;
+  attempt: number;
+  status: number | null;
+  detail: string;
+  when: ComponentChildren;
+}
+
+function Log({ name, log, rows, none }: { name: string; log: string; rows: LogRow[]; none: string }) {
+  return (
+    <>
+      <h3>{name}</h3>
+      {rows.length === 0 ? <p class="muted">{none}</p> : (
+        <div class="scroll" tabIndex={0} role="region" aria-label={name}>
+          <table>
+            <thead><tr><th>Event</th><th class="num">Attempt</th><th>Answer</th><th>When</th></tr></thead>
+            <tbody>
+              {rows.map((each) => (
+                <tr>
+                  <td><Hash text={each.ulid} label="ULID" href={to.log(log, { at: each.ulid })} length={26} /></td>
+                  <td class="num">{each.attempt}</td>
+                  <td><Badge state={each.status !== null && each.status < 300 ? "ok" : "failed"} text={each.status === null ? "no answer" : String(each.status)} /> {plain(each.detail)}</td>
+                  <td>{each.when}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
     </>
   );
 }

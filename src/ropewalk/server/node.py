@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ropewalk.bridge.webhooks.run import WebhookRunner
 from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
 from ropewalk.gitlog.repository.opening import open_repository
@@ -92,6 +94,7 @@ class ServerNode:
         self.moves = GroupMoves()
         self._doors: dict[str, WriterLease] = {}
         self._tick: asyncio.Task[None] | None = None
+        self._stop_delivering = threading.Event()
         self.draining = False
         self.transports: LedgerServer | None = None  # what serves channels over gRPC and QUIC
         self.started_s = time.monotonic()
@@ -109,6 +112,10 @@ class ServerNode:
         )
         self._stream = await stream.__aenter__()
         self.stream.catch_up = stream.catch_up
+        now_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
+        self.webhooks = WebhookRunner(self.log, now_ms=now_ms, chance=random.random)
+        self._delivering = asyncio.create_task(in_thread(self.webhooks.run, self._stop_delivering))
+        self._delivering.add_done_callback(_report_failure)
         self._tick = asyncio.create_task(self._look_after())
         if self.telemetry is not None:
             self._exporting = asyncio.create_task(self.telemetry.run(self))
@@ -121,6 +128,7 @@ class ServerNode:
     ) -> None:
         assert self._tick is not None
         self._tick.cancel()
+        self._stop_delivering.set()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -128,6 +136,8 @@ class ServerNode:
         if self._exporting is not None:
             self._exporting.cancel()
             await asyncio.gather(self._exporting, return_exceptions=True)
+        # A delivery under way may end with the process: it is made again, and has an id to deduplicate on.
+        await asyncio.wait([self._delivering], timeout=self.settings.drain_seconds)
         await self._stream.__aexit__(None, None, None)
         await asyncio.gather(*(door.close() for door in self._doors.values()), return_exceptions=True)
         self._threads.shutdown()
@@ -254,7 +264,7 @@ class ServerNode:
 
 def _report_failure(done: asyncio.Future[Any]) -> None:
     if not done.cancelled() and done.exception() is not None:
-        _journal.warning("schedules: %s", done.exception())
+        _journal.warning("background work failed: %s", done.exception())
 
 
 def _telemetry(endpoint: str) -> Telemetry:

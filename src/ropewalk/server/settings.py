@@ -53,6 +53,7 @@ class Settings:
     connections_max: int = 4_096
     drain_seconds: float = 10.0
     request_seconds: float = 30.0  # for a client to send a whole request
+    webhooks_private: bool = False  # whether clients may add webhooks for loopback and private addresses
 
     @property
     def is_loopback(self) -> bool:
@@ -97,6 +98,10 @@ def server_options(document: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
                 raise Invalid(f'"server.{name}" must be a list of strings')
             options[name] = tuple(value)
+        elif kind == "bool":
+            if not isinstance(value, bool):
+                raise Invalid(f'"server.{name}" must be true or false')
+            options[name] = value
         elif isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise Invalid(f'"server.{name}" must be a number above 0, got {value!r:.40}')
         else:

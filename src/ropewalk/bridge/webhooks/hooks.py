@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -14,11 +15,12 @@ from urllib.parse import urlsplit
 from ropewalk.bridge.webhooks.forms import check_secret
 from ropewalk.disk.durable import Disk, read_file
 from ropewalk.disk.folder_lock import hold_folder
-from ropewalk.errors import Damaged, NotFound, Usage
+from ropewalk.errors import Conflict, Damaged, NotFound, Usage
 
 HOOK_ID = re.compile(r"[0-9a-f]{16}")
 FILE_BYTES_MAX = 1 << 20
 URL_CHARACTERS_MAX = 2000
+HOOKS_MAX = 100
 RETRIES_MAX = 256  # events of one hook that wait for another attempt; then new ones wait in the log
 LOCK_WAIT_S = 30.0
 LOG_BYTES_MAX = 1 << 20  # of the delivery log; then it starts again, with the old one beside it
@@ -36,6 +38,10 @@ class Webhook:
     ordered: bool = False
     allow_private: bool = False
     previous: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what may be shown of it: everything but the secrets."""
+        return {"id": self.id, "url": self.url, "log": self.log, "format": self.form, "ordered": self.ordered}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +69,9 @@ class Webhooks:
 
     def add(self, hook: Webhook, start: str) -> Webhook:
         """Keep a new hook; it delivers what comes after the ULID `start`."""
-        check_url(hook.url)
-        check_secret(bytes.fromhex(hook.secret))
+        check_hook(hook)
+        if len(self.all()) >= HOOKS_MAX:
+            raise Conflict(f"a repository has at most {HOOKS_MAX} webhooks", advice="Remove one first.")
         self._disk.make_directories(self._folder / hook.id / "dead")
         (self._folder / hook.id).chmod(0o700)
         self.save_state(hook.id, HookState(start))
@@ -74,7 +81,11 @@ class Webhooks:
     def all(self) -> list[Webhook]:
         """Return the hooks, ordered by id."""
         found = sorted(self._folder.glob("*/hook.json")) if self._folder.is_dir() else []
-        return [self.get(path.parent.name) for path in found]
+        hooks = []
+        for path in found:
+            with contextlib.suppress(NotFound):  # removed meanwhile
+                hooks.append(self.get(path.parent.name))
+        return hooks
 
     def get(self, hook: str) -> Webhook:
         """Return one hook. Raises `NotFound`."""
@@ -91,7 +102,8 @@ class Webhooks:
     def remove(self, hook: str) -> None:
         """Forget a hook with its dead letters."""
         self.get(hook)
-        shutil.rmtree(self._folder / hook)
+        self._disk.unlink(self._folder / hook / "hook.json")
+        shutil.rmtree(self._folder / hook, ignore_errors=True)  # a delivery may end in it just now
 
     def rotate(self, hook: str, secret: bytes) -> Webhook:
         """Sign with a new secret; the one before signs as well until the next rotation."""
@@ -149,6 +161,22 @@ class Webhooks:
         with path.open("a", encoding="utf-8") as log:
             log.write(json.dumps(dict(facts), sort_keys=True) + "\n")
 
+    def deliveries(self, hook: str, limit: int) -> dict[str, Any]:
+        """Return the newest attempts of a hook, newest first, what waits for another attempt, and the dead letters."""
+        self.get(hook)
+        lines: list[bytes] = []
+        for name in ("deliveries.1.jsonl", "deliveries.jsonl"):
+            with contextlib.suppress(FileNotFoundError):
+                lines += read_file(self._folder / hook / name).splitlines()
+        attempts: list[Any] = []
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError):  # the last line of a killed process may be cut
+                attempts.append(json.loads(line))
+            if len(attempts) == limit:
+                break
+        waiting = [asdict(each) for each in self.state(hook).retries]
+        return {"deliveries": attempts, "retries": waiting, "dead": self.dead(hook)}
+
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             value = json.loads(read_file(path, FILE_BYTES_MAX))
@@ -160,6 +188,14 @@ class Webhooks:
 
     def _write(self, path: Path, value: Mapping[str, Any]) -> None:
         self._disk.replace(path, json.dumps(dict(value), sort_keys=True).encode() + b"\n", mode=0o600)
+
+
+def check_hook(hook: Webhook) -> None:
+    """Raise `Usage` unless address, secret and form are ones that can be used."""
+    check_url(hook.url)
+    check_secret(bytes.fromhex(hook.secret))
+    if hook.form not in ("envelope", "cloudevents"):
+        raise Usage(f"format must be envelope or cloudevents, got {hook.form[:40]!r}")
 
 
 def check_url(url: str) -> str:

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 from ropewalk.bridge.brokers.loops import find_log
 from ropewalk.bridge.webhooks.forms import ATTEMPTS_MAX, body_of, pause_ms, sign
-from ropewalk.bridge.webhooks.hooks import RETRIES_MAX, HookState, Retry, Webhook, Webhooks
+from ropewalk.bridge.webhooks.hooks import RETRIES_MAX, HookState, Retry, Webhook, Webhooks, check_hook
 from ropewalk.bridge.webhooks.post import PostResult, post
 from ropewalk.disk.folder_lock import hold_folder
-from ropewalk.errors import NotFound, RopewalkError
+from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.repository.repository import GitRepository
 
@@ -42,8 +43,33 @@ class WebhookRunner:
         self, repository: GitRepository, *, now_ms: Callable[[], int], chance: Callable[[], float]
     ) -> None:
         self._repository, self._now_ms, self._chance = repository, now_ms, chance
+        self._stop = threading.Event()
         store = repository.store
         self.hooks = Webhooks(store.place.home, store.disk)
+
+    def check(self, hook: Webhook) -> None:
+        """Raise if a hook cannot be kept as it is."""
+        check_hook(hook)
+        find_log(self._repository, hook.log)
+
+    def add(self, hook: Webhook, *, from_start: bool = False) -> None:
+        """Keep a new hook. It delivers new events, or all that the log holds."""
+        log = find_log(self._repository, hook.log)
+        newest = (
+            self._repository.tail([log.topic], limit_per_topic=1, layout=log.layout)
+            if not from_start and log.topic in self._repository.topics(log.layout)
+            else []
+        )
+        self.hooks.add(hook, newest[0].ulid if newest else "")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return every hook with its position, waiting retries and dead letters."""
+        rows = []
+        for hook in self.hooks.all():
+            state = self.hooks.state(hook.id)
+            counts = {"retrying": len(state.retries), "dead": len(self.hooks.dead(hook.id))}
+            rows.append({**hook.to_json(), "ulid": state.ulid, **counts})
+        return rows
 
     def once(self) -> Delivered:
         """Deliver what is new and what is due; return without waiting for later attempts."""
@@ -61,12 +87,15 @@ class WebhookRunner:
         try:
             with hold_folder(self.hooks.folder(hook.id), 0.0):
                 self._deliver(self.hooks.get(hook.id), done)
-        except RopewalkError as error:
-            _journal.warning("webhook %s: %s", hook.id, error.detail)
+        except Unavailable:
+            pass  # another process delivers it
+        except (RopewalkError, OSError) as error:
+            _journal.warning("webhook %s: %s", hook.id, error)
         return done
 
     def run(self, stop: threading.Event, told: Callable[[Delivered], None] = lambda _done: None) -> None:
-        """Deliver until `stop` is set."""
+        """Deliver until `stop` is set; deliveries under way are completed."""
+        self._stop = stop
         while not stop.is_set():
             done = self.once()
             if done.delivered or done.failed or done.dead:
@@ -84,6 +113,8 @@ class WebhookRunner:
             if not events:
                 return
             for event in events:
+                if self._stop.is_set():
+                    return
                 state = self._attempt(hook, state, event, 0, done)
                 state = replace(state, ulid=event.ulid)
                 self.hooks.save_state(hook.id, state)
@@ -92,6 +123,8 @@ class WebhookRunner:
 
     def _retry(self, hook: Webhook, state: HookState, done: Delivered) -> HookState:
         for due in [each for each in state.retries if each.due_ms <= self._now_ms()]:
+            if self._stop.is_set():
+                break
             state = replace(state, retries=tuple(each for each in state.retries if each != due))
             event = find_log(self._repository, hook.log).find(due.ulid)
             if event is not None:

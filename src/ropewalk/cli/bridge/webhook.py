@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,7 +16,6 @@ from ropewalk.cli.git.events import opened
 from ropewalk.disk.durable import read_file
 
 if TYPE_CHECKING:
-    from ropewalk.bridge.webhooks.hooks import Webhook
     from ropewalk.bridge.webhooks.run import Delivered, WebhookRunner
     from ropewalk.gitlog.repository.repository import GitRepository
 
@@ -68,45 +67,20 @@ def add(
     from_start: bool,
 ) -> None:
     """Add a webhook: every new event of LOG is posted to URL, at least once."""
-    from ropewalk.bridge.brokers.loops import find_log
     from ropewalk.bridge.webhooks.hooks import Webhook
 
+    secret = read_file(secret_file, SECRET_FILE_BYTES).strip().hex()
+    hook = Webhook(secrets.token_hex(8), url, name, secret, form, ordered, allow_private)
     with opened() as repository:
-        log = find_log(repository, name)
-        hook = Webhook(
-            secrets.token_hex(8),
-            url,
-            name,
-            read_file(secret_file, SECRET_FILE_BYTES).strip().hex(),
-            form,
-            ordered,
-            allow_private,
-        )
-        newest = (
-            repository.tail([log.topic], limit_per_topic=1, layout=log.layout)
-            if not from_start and log.topic in repository.topics(log.layout)
-            else []
-        )
-        _runner(repository).hooks.add(hook, newest[0].ulid if newest else "")
-    emit(_facts(hook), f"ok  webhook {hook.id}: {hook.log} -> {hook.url}")
+        _runner(repository).add(hook, from_start=from_start)
+    emit(hook.to_json(), f"ok  webhook {hook.id}: {hook.log} -> {hook.url}")
 
 
 @webhook.command("ls", cls=Command, epilog="Examples:\n  ropewalk bridge webhook ls --json\n")
 def ls() -> None:
     """List webhooks with their position, waiting retries and dead letters."""
     with opened() as repository:
-        hooks = _runner(repository).hooks
-        rows = []
-        for hook in hooks.all():
-            state = hooks.state(hook.id)
-            rows.append(
-                {
-                    **_facts(hook),
-                    "ulid": state.ulid,
-                    "retrying": len(state.retries),
-                    "dead": len(hooks.dead(hook.id)),
-                }
-            )
+        rows = _runner(repository).rows()
     text = "\n".join(
         f"{row['id']}  {row['log']} -> {row['url']}  {row['retrying']} retrying, {row['dead']} dead"
         for row in rows
@@ -185,10 +159,6 @@ def _runner(repository: GitRepository) -> WebhookRunner:
     from ropewalk.bridge.webhooks.run import WebhookRunner
 
     return WebhookRunner(repository, now_ms=lambda: time.time_ns() // 1_000_000, chance=random.random)
-
-
-def _facts(hook: Webhook) -> dict[str, Any]:
-    return {"id": hook.id, "url": hook.url, "log": hook.log, "format": hook.form, "ordered": hook.ordered}
 
 
 def _answer(done: Delivered) -> dict[str, int]:

@@ -9,6 +9,7 @@ from litestar.datastructures import State
 from litestar.openapi.config import OpenAPIConfig
 
 from ropewalk import __version__
+from ropewalk.server import webhook_routes
 from ropewalk.server.http import (
     console,
     git_routes,
@@ -36,6 +37,7 @@ def make_routes(node: ServerNode | None) -> Litestar:
             gossip_routes.ROUTES,
             overview_routes.ROUTES,
             warehouse_routes.ROUTES,
+            webhook_routes.ROUTES,
             live_routes.API_ROUTES,
         ],
     )

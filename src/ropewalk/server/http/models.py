@@ -105,6 +105,77 @@ class Consumer(Struct):
     log: str
 
 
+class Webhook(Struct):
+    """A webhook without its secret: how far it is, what waits for another attempt, and its dead letters."""
+
+    id: str
+    url: str
+    log: str
+    format: str
+    ordered: bool
+    ulid: str
+    retrying: int
+    dead: int
+
+
+class Webhooks(Struct):
+    """The webhooks of the logs that the caller may read."""
+
+    webhooks: list[Webhook]
+
+
+class NewWebhook(Struct):
+    """A webhook that was made. `secret` is answered only here, and only if the server chose it."""
+
+    id: str
+    url: str
+    log: str
+    format: str
+    ordered: bool
+    secret: str | None
+
+
+class RemovedWebhook(Struct):
+    """The id of a webhook that is gone."""
+
+    removed: str
+
+
+class Delivery(Struct):
+    """One attempt to deliver an event; `status` is null if there was no answer."""
+
+    ulid: str
+    attempt: int
+    at_ms: int
+    status: int | None
+    detail: str
+
+
+class WebhookRetry(Struct):
+    """An event that is tried again."""
+
+    ulid: str
+    failed: int
+    due_ms: int
+
+
+class DeadLetter(Struct):
+    """An event that is not tried again until it is replayed."""
+
+    ulid: str
+    attempts: int
+    status: int | None
+    detail: str
+
+
+class Deliveries(Struct):
+    """What became of the events of a webhook; attempts come newest first."""
+
+    deliveries: list[Delivery]
+    retries: list[WebhookRetry]
+    dead: list[DeadLetter]
+
+
 class Consumers(Struct):
     """All consumer groups."""
 

@@ -21,6 +21,11 @@ BODIES: Final[dict[str, tuple[dict[str, Any], tuple[str, ...], Any]]] = {
     "append_events": (_ONE_OR_MANY, ("application/json",), EVENT),
     "publish_message": (_ONE_OR_MANY, ("application/json",), {"type": "job.made", "payload": {"id": 7}}),
     "set_consumer": (_OBJECT, ("application/json",), {"ulid": ULID}),
+    "add_webhook": (
+        _OBJECT,
+        ("application/json",),
+        {"url": "https://ci.example/hook", "log": "shiplog/prod"},
+    ),
     "append_envelopes": (_ONE_OR_MANY, ("application/json", "application/cbor"), None),
     "append_gossip": (_OBJECT, ("application/json",), {"payload": {"text": "hello"}, "key": "node"}),
     "ask_warehouse": (
