@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from pathlib import Path
 
 import boto3  # type: ignore[import-untyped]
@@ -27,6 +28,8 @@ from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.proof.proof import head_signer
 from ropewalk.ledger.transparency.witness_policy import SETTINGS, WitnessPolicy
 from ropewalk.ledger.transparency.witnessing import WitnessClient
+from ropewalk.server.watch.config import parse_watch
+from ropewalk.server.watch.schedules import Schedules
 
 BLOCKS = 40
 
@@ -226,6 +229,22 @@ def test_retain_to_object_storage_with_lock(home, tmp_path, bucket):
     assert drill.ok, drill.report
     with open_channel(tmp_path / "again", CHANNEL) as channel:
         assert channel.head().height == BLOCKS - 4
+
+
+def test_schedule_archives_to_object_storage(home, bucket):
+    """`"archive": "s3://…"` of a watch: archives are written there, and a drill rebuilds the channel from them."""
+    config = parse_watch(
+        {"version": 1, "retention": {"keep_days": 1e-9, "archive": f"s3://{bucket}/w"}, "drills": {}}
+    )
+    schedules = Schedules(
+        home, config, channel_keys=lambda _: (NODE,), signing_key=lambda _: NODE, now_ns=time.time_ns
+    )
+    acts = schedules.run_due()
+    assert any(each.startswith(f"archived {CHANNEL}:") for each in acts), acts
+    assert any(each.startswith(f"rehearsed recovery of {CHANNEL}") for each in acts), acts
+    assert all(job["ok"] for job in schedules.state().values()), schedules.state()
+    names = [each["Key"] for each in boto3.client("s3").list_objects_v2(Bucket=bucket)["Contents"]]
+    assert names and all(name.startswith("w/") for name in names)
 
 
 def test_object_written_over_is_found(home, bucket):
