@@ -12,6 +12,7 @@ from typing import Any
 
 import lmdb
 
+from ropewalk.disk import key_files
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import RopewalkError
@@ -30,6 +31,10 @@ from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
 from ropewalk.ledger.channel.channel import OpenReplica, open_channel, open_log
 from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList
+from ropewalk.ledger.evidence.rotation import rotate_evidence
+from ropewalk.ledger.evidence.settings import write_evidence
+from ropewalk.ledger.evidence.trust import EvidenceSettings
 from ropewalk.ledger.keys.rotate import rotate_key
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import parse_policy
@@ -367,6 +372,18 @@ def make(path: str, raw: bytes | None = None) -> Callable[[World], None]:
     return act
 
 
+def other_evidence(world: World) -> None:
+    """Settings of evidence that are not those that the channel recorded, where its key is."""
+    home, settings = (
+        world.place.home,
+        [EvidenceSettings((), EvidenceAllowList(builders=(f"urn:{n}",))) for n in range(3)],
+    )
+    key_files.make(home / "keys", "sealer", "ed25519", b"node" + bytes(28))
+    for each in settings[:2]:
+        rotate_evidence(home, "ea.core", each, (NODE,), now_ns=lambda: (world.clock_ms + HOUR_MS) * 10**6)
+    write_evidence(home, "ea.core", settings[2])
+
+
 def gossip_row(change: Callable[[Any], None]) -> Callable[[World], None]:
     def act(world: World) -> None:
         tables = LmdbTables(topic_folder(world.place.home, CHAT), TABLES)
@@ -443,6 +460,7 @@ CASES: dict[str, Case] = {
     "no key list": Case(settings("keys.json", None), (RULES,), unseen=("bundle", "replica")),
     "torn key list": Case(settings("keys.json", b"{"), (RULES,), unseen=("replica",)),
     "torn evidence settings": Case(settings("evidence.json", b"{"), (RULES,), unseen=("bundle", "replica")),
+    "other evidence settings": Case(other_evidence, (CORE,), unseen=("rows", "bundle", "replica")),
     "torn lifecycle": Case(
         make("ledger/lifecycle.json", b"{"),
         (CORE, RULES),
