@@ -18,7 +18,9 @@ PAGES = pages()
 STARTED = {"README.md"}  # its commands are started; those of other pages are forked
 MARKS = {
     "docs/guide/spark.md": pytest.mark.slow,  # starts a JVM for each command
+    "docs/start/data-engineer.md": pytest.mark.slow,
     "docs/guide/javascript.md": needs("node"),
+    "docs/start/web-developer.md": needs("node"),
 }
 
 

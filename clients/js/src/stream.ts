@@ -20,7 +20,7 @@ export interface SubscribeOptions {
   onState?: (state: "open" | "waiting" | "closed") => void;
   token?: string;
   fetch?: typeof fetch;
-  /** Default: `websocket`, or `sse` with a token in a browser, whose WebSocket cannot send one. */
+  /** Default: `websocket`, or `sse` where there is none, or with a token in a browser, whose WebSocket cannot send one. */
   transport?: "websocket" | "sse";
 }
 
@@ -141,7 +141,9 @@ export class Stream implements AsyncIterable<Item> {
     this.#expect(ACK_MS, "no ack from the server");
     const handlers = { frame: (text: string): void => this.#receive(text), end: (reason: string): void => this.#lose(reason), refuse: (error: Error): void => this.#fail(error), isFull: (): boolean => this.#items.length >= AHEAD_MAX };
     const isBrowser = typeof (globalThis as { document?: unknown }).document !== "undefined";
-    const transport = this.#options.transport ?? (this.#options.token !== undefined && (isBrowser || !hasHeaderSockets()) ? "sse" : "websocket");
+    const { token, refs } = this.#options;
+    const noSocket = globalThis.WebSocket === undefined && !refs?.length;
+    const transport = this.#options.transport ?? (noSocket || (token !== undefined && (isBrowser || !hasHeaderSockets())) ? "sse" : "websocket");
     try {
       this.#wire = transport === "sse" ? sseWire(this.#url, this.#options, this.#received, handlers) : socketWire(this.#url, this.#options, handlers);
     } catch (error) {
