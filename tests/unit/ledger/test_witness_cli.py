@@ -271,6 +271,7 @@ def test_a_fork_ends_with_5_and_its_evidence_is_verified(ropewalk, channel, watc
     node = tmp_path / "again.git/ropewalk/keys/node.json"
     node.unlink(missing_ok=True)
     node.write_bytes(key)
+    node.chmod(0o600)
     grow(ropewalk, 5)
     done = ropewalk("ledger", "tiles", "--channel", "audit", *HOST, "-o", "other", "--json")
     assert done.json["vkey"] == channel
