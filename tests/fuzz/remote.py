@@ -7,7 +7,7 @@ from ropewalk.ledger.envelope import envelope
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote import messages as message
 from ropewalk.ledger.remote import negotiate
-from ropewalk.ledger.remote.client import parse_address
+from ropewalk.ledger.remote.dialing import parse_address
 from ropewalk.ledger.remote.negotiate import Capabilities
 from ropewalk.net import frames
 from tests.fuzz.offering import Parser

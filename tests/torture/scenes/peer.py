@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.remote.client import parse_address
+from ropewalk.ledger.remote.dialing import parse_address
 from ropewalk.ledger.remote.messages import RemoteMessage, parse_message
 from ropewalk.ledger.remote.negotiate import MESSAGE_BYTES, Capabilities, advertise
 from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts

@@ -25,10 +25,10 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.proof.proof import parse_proof
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client import LedgerClient
-from ropewalk.ledger.remote.grpc_messages import calls
 from ropewalk.ledger.remote.proto import ledger_pb2 as pb
 from ropewalk.ledger.remote.replica import pull_channel
 from ropewalk.ledger.remote.sync_client import connect_channel
+from ropewalk.ledger.remote.transports.grpc_messages import calls
 from ropewalk.ledger.rules.policy import STRICT
 from ropewalk.net.tls import TlsFiles
 

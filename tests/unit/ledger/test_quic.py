@@ -26,9 +26,9 @@ from ropewalk.ledger.proof.proof import parse_proof
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client import LedgerClient
 from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage
-from ropewalk.ledger.remote.quic_client import QuicSession
 from ropewalk.ledger.remote.replica import pull_channel
 from ropewalk.ledger.remote.sync_client import connect_channel
+from ropewalk.ledger.remote.transports.quic_client import QuicSession
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.frames import frame, pack_parts
 from ropewalk.net.quic import EXCESSIVE_LOAD, STREAM_BYTES_MAX, STREAMS_MAX, QuicPipe, connect_quic

@@ -15,8 +15,9 @@ from ropewalk.ledger.mailbox.agreement import DAMAGED, TRANSPORT, MailboxLimits,
 from ropewalk.ledger.mailbox.ring import RingWriter
 from ropewalk.ledger.mailbox.server import BELL, RING_NAME
 from ropewalk.ledger.mailbox.shared_memory import MappedRing, connect_bell, map_ring
-from ropewalk.ledger.remote.client import BATCH_ENVELOPES, Address, LedgerClient, Outcomes
+from ropewalk.ledger.remote.client import BATCH_ENVELOPES, LedgerClient, Outcomes
 from ropewalk.ledger.remote.client_session import Carrier, ClientSession, FrameSession, PipeCarrier
+from ropewalk.ledger.remote.dialing import Address
 from ropewalk.ledger.remote.messages import RemoteMessage
 
 SCHEME = "mailbox:"

@@ -9,38 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple, cast
-from urllib.parse import urlsplit
+from typing import Any, cast
 
 from ropewalk.errors import (
     Invalid,
     NegotiateAgain,
     RopewalkError,
-    SigInvalid,
     TooLarge,
     Unavailable,
     Unverified,
-    Usage,
 )
 from ropewalk.kernel.keys import PublicKey, SigningKey
-from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
-from ropewalk.ledger.envelope.fields import format_timestamp
-from ropewalk.ledger.envelope.model import Envelope, envelope_id
+from ropewalk.ledger.envelope.envelope import parse_wire
+from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.ingest.log import check_wire
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
-from ropewalk.ledger.keys.history import KeyHistory, KeyProof, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.remote.client_session import Carrier, ClientSession, PipeCarrier, Request
+from ropewalk.ledger.remote.client_session import ClientSession, Request
+from ropewalk.ledger.remote.dialing import PAUSE_S, Dialer
 from ropewalk.ledger.remote.messages import (
-    PROTOCOL,
     ROOM,
     Op,
     RemoteMessage,
@@ -51,31 +44,16 @@ from ropewalk.ledger.remote.negotiate import (
     MESSAGE_BYTES,
     Agreement,
     Attest,
-    Capabilities,
-    advertise,
-    capabilities_of,
-    check_answer,
     confidentiality_refusal,
 )
-from ropewalk.ledger.remote.quarantine import fresh_until, judge_report
 from ropewalk.ledger.rules.policy import Policy, parse_policy
-from ropewalk.ledger.versions.versions import newest_version
-from ropewalk.net.refusals import need_packages
-from ropewalk.net.revocation import RevocationList
-from ropewalk.net.tcp import connect_tcp
-from ropewalk.net.threads import in_thread
-from ropewalk.net.tls import Certificate, TlsFiles, client_tls
+from ropewalk.net.tls import TlsFiles
 
 BATCH_ENVELOPES = 512  # in one message; few enough that answers come while the next are on their way
 BATCH_BYTES = 1 << 20
-HEIGHT_MAX = 1 << 53  # of blocks to come
 CONNECT_S = 10.0
 ANSWER_S = 60.0  # longer than a server waits for its turn to write
 RETRY_S = 60.0  # how long a lost connection is retried before waiting callers get an error
-PAUSE_S = (0.05, 2.0)  # between two tries; it doubles from the first to the second
-# Ends of TLS without a word: a server that does not accept our certificate, or one that stops.
-SILENCES_MAX = 3
-SCHEMES = ("quic", "grpc", "tls", "tcp")  # the preferred one first
 
 Outcomes = list[LedgerReceipt | RopewalkError]
 Found = tuple[int, list[bytes]]
@@ -99,7 +77,7 @@ class _Batch:
     size: int = 0
 
 
-class LedgerClient:
+class LedgerClient(Dialer):
     """A channel at `tls://HOST:PORT`, `grpc://…`, `quic://…` or `tcp://…`. An `async with` connects, or raises.
 
     Several addresses, joined by commas, are tried in their order; `missed` and `downgraded` say what was passed over.
@@ -131,26 +109,25 @@ class LedgerClient:
         attested: bool = False,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.url, self.channel = url, channel
-        self._tls, self._files, self._trust = tls, files, trust
-        self._revoked = (
-            RevocationList(files.crl, files.roots) if files is not None and files.crl is not None else None
-        )
-        self._attest, self._attested, self._now_ns = attest, attested, now_ns
-        self._places = self._locate()
-        self._key = key or SigningKey.generate("ed25519", os.urandom(32))
-        self._able = Capabilities(
-            tuple(dict.fromkeys(place.scheme for place in self._places)),
-            versions,
+        super().__init__(
+            url,
+            channel,
+            tls=tls,
+            files=files,
+            key=key,
+            trust=trust,
+            versions=versions,
             compression=compression,
             max_message_bytes=max_message_bytes,
-            policy_hash=trust.policy_hash.hex()
-            if trust is not None and trust.policy_hash is not None
-            else None,
+            first_s=first_s,
+            told=told,
+            idle_s=idle_s,
+            connect_s=connect_s,
+            attest=attest,
+            attested=attested,
+            now_ns=now_ns,
         )
-        self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
-        self._first_s, self._told = first_s, told
-        self._silences = 0  # how often the other side ended before it said anything
+        self._retry_s = retry_s
         self._waiting: deque[Request] = deque()
         self._gathered: list[tuple[bytes, asyncio.Future[LedgerReceipt]]] = []
         self._gathering: asyncio.Task[None] | None = None
@@ -159,12 +136,6 @@ class LedgerClient:
         self._pump: asyncio.Task[None] | None = None
         self._heard_at = 0.0
         self._lost_at: float | None = None  # when a connection was lost, if nothing was answered since
-        self.connections = 0
-        self.missed: dict[
-            str, RopewalkError
-        ] = {}  # transports before the one in use, and why they were not reached
-        self.key_proofs: tuple[KeyProof, ...] = ()  # as the server named them
-        self.downgraded: tuple[str, ...] = ()  # those of them that the server says it serves
 
     async def __aenter__(self) -> LedgerClient:
         self._session = await self._connect_first()
@@ -180,21 +151,6 @@ class LedgerClient:
         if self._session is not None:
             await self._session.close()
         self._fail_all(Unavailable("the connection was closed here"))
-
-    def _locate(self) -> list[Address]:
-        """Where the addresses lead, in the order in which they are tried."""
-        places = [parse_address(each) for each in str(self.url).split(",")]
-        for place in places:
-            given = self._files is not None or (place.scheme == "tls" and self._tls is not None)
-            if (place.scheme != "tcp") != given or (place.scheme == "tcp" and self._tls is not None):
-                plain = "is not encrypted, and certificates were given"
-                raise Usage(
-                    f"{place} {plain if place.scheme == 'tcp' else 'needs certificates'}",
-                    advice="All but tcp:// go with --tls DIR, or --tls-cert, --tls-key and --server-ca.",
-                )
-            if place.scheme == "tls" and self._tls is None and self._files is not None:
-                self._tls = client_tls(self._files, PROTOCOL)
-        return places
 
     @property
     def agreement(self) -> Agreement:
@@ -455,150 +411,6 @@ class LedgerClient:
         self._fail_all(error)
         return None
 
-    async def _connect_first(self) -> ClientSession:
-        """The first connection, for which a server that is about to start is waited for."""
-        begin, pause, told = time.monotonic(), PAUSE_S[0], False
-        while True:
-            try:
-                return await self._connect()
-            except Unavailable as error:
-                left = begin + self._first_s - time.monotonic()
-                # Waiting makes no certificate right.
-                if left <= 0 or isinstance(error.__cause__, ssl.SSLError) or self._silences == SILENCES_MAX:
-                    raise
-                if not told:
-                    self._told(error)
-                told = True
-            await asyncio.sleep(min(pause, left))
-            pause = min(2 * pause, PAUSE_S[1])
-
-    async def _connect(self) -> ClientSession:
-        """Connect to the first place that can be reached (S4 §8). A refused certificate is no reason to go on."""
-        missed: dict[str, RopewalkError] = {}
-        for place in self._places:
-            try:
-                carrier = await self._reach(place)
-                try:
-                    session = await self._negotiate(carrier, place, missed)
-                except BaseException:
-                    await carrier.close()
-                    raise
-            except Unavailable as error:
-                if place is self._places[-1] or isinstance(error.__cause__, ssl.SSLError):
-                    raise
-                missed[place.scheme] = error
-            else:
-                self.connections += 1
-                return session
-        raise AssertionError("unreachable: there is at least one place")
-
-    async def _reach(self, place: Address) -> Carrier:
-        scheme, host, port = place
-        if scheme == "quic":
-            need_packages("quic", "aioquic")
-            from ropewalk.ledger.remote.quic_client import reach_quic
-
-            assert self._files is not None
-            return await reach_quic(host, port, self._files, self._connect_s, self._idle_s)
-        if scheme == "grpc":
-            need_packages("grpc", "grpc", "grpc_health", "grpc_reflection", "grpc_status")
-            from ropewalk.ledger.remote.grpc_client import connect_grpc
-
-            assert self._files is not None
-            return await connect_grpc(host, port, self._files, self._connect_s, check=self._check_certificate)
-        tls = self._tls if scheme == "tls" else None
-        pipe = await connect_tcp(host, port, timeout_s=self._connect_s, tls=tls)
-        try:
-            self._check_certificate(pipe.certificate)
-            if tls is not None and pipe.protocol != PROTOCOL:
-                raise Unavailable(f"{self.url} does not speak {PROTOCOL}", advice="Check the port.")
-        except BaseException:
-            await pipe.close()
-            raise
-        return PipeCarrier(pipe, self._idle_s)
-
-    def _check_certificate(self, shown: Certificate | None) -> None:
-        """Raise for a server whose certificate was revoked."""
-        if self._revoked is not None:
-            self._revoked.check(shown)
-
-    def _capabilities(self, place: Address, missed: Iterable[str]) -> Capabilities:
-        """What we offer over this transport: it comes first, and those that were not reached are said."""
-        names = self._able.transports
-        return replace(
-            self._able,
-            transports=names[names.index(place.scheme) :],
-            unreachable_transports=tuple(missed),
-            compression=("none",) if place.scheme == "grpc" else self._able.compression,
-        )
-
-    async def _negotiate(
-        self, carrier: Carrier, place: Address, missed: dict[str, RopewalkError]
-    ) -> ClientSession:
-        asked = await in_thread(
-            partial(
-                advertise,
-                self._key,
-                self._capabilities(place, missed),
-                timestamp=format_timestamp(self._now_ns() // 1000 * 1000),
-                correlation_id=os.urandom(16).hex(),
-                protocol_version=newest_version(self._able.supported_versions),
-                attest=self._attest,
-            )
-        )
-        opening = RemoteMessage("open", 0, {"channel": self.channel}, (asked.raw,))
-        self._silences += self._tls is not None
-        message = await carrier.open(opening)
-        if message is not None:
-            self._silences = 0
-        else:
-            wants = "want tls://" if self._tls is None else "not accept your certificate"
-            raise Unavailable(f"{self.url} closed the connection", advice=f"It may be full, or {wants}.")
-        if message.op == "problem" and len(message.parts) == 1:
-            told = outcome_of(message.parts[0])
-            raise told if isinstance(told, RopewalkError) else Invalid("message: a problem without one")
-        if message.op != "opened" or len(message.parts) != 2:
-            raise Invalid(f"message: `{message.op}` answers no `open`")
-        own, agreed = map(parse_stored, message.parts)
-        agreement = check_answer(asked, own, agreed)
-        proofs = message.facts.get("keys")
-        self.key_proofs = parse_key_proofs(proofs) if proofs is not None else ()
-        self._check_responder(agreed.public_key)
-        if agreement.transport != place.scheme:
-            raise Invalid(f"message: {agreement.transport} was agreed on, over {place.scheme}")
-        self.missed = dict(missed)
-        self.downgraded = tuple(each for each in missed if each in capabilities_of(own).transports)
-        session = carrier.session(agreement, agreed.public_key, message.facts)
-        session.until_ns = self._check_sealed(agreed)
-        return session
-
-    def _check_sealed(self, agreed: Envelope) -> int | None:
-        """Until when the evidence that seals an answer is fresh; Unverified if it does not hold, or is asked for."""
-        if "attestation_evidence" not in agreed.value and not self._attested:
-            return None
-        status, detail = judge_report(agreed, self._trust, self._now_ns())
-        if status == "failed" or (self._attested and status != "passed"):
-            raise Unverified(
-                f"the answer is not sealed by a trusted environment: {detail}",
-                advice="Name roots and measurements in the trust file: `ropewalk ledger evidence set`.",
-            )
-        return fresh_until(agreed)
-
-    def _check_responder(self, key: PublicKey) -> None:
-        """Raise unless the responder's key is valid for the channel, by the trust file and the channel's key
-        statements.
-        """
-        if self._trust is None:
-            return
-        key_history = KeyHistory(self._trust)
-        key_history.follow(self.key_proofs)
-        validity = key_history.validity(key)
-        if validity is None or not validity.named or not validity.is_valid(HEIGHT_MAX, time.time_ns()):
-            raise SigInvalid(
-                f"the answer is signed by {key.did()}, which is not trusted",
-                advice="Check the address, or use the trust file of its operator.",
-            )
-
     def _fail_all(self, error: RopewalkError) -> None:
         requests = [*(self._session.sent.values() if self._session is not None else ()), *self._waiting]
         self._waiting.clear()
@@ -606,40 +418,3 @@ class LedgerClient:
             self._session.sent.clear()
         for request in requests:
             request.fail(error)
-
-
-class Address(NamedTuple):
-    """Where a server listens, and over which transport."""
-
-    scheme: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
-
-
-def parse_address(url: str) -> Address:
-    """Scheme, host and port of an address such as `tls://HOST:PORT`.
-
-    >>> parse_address("tls://[::1]:7443")
-    Address(scheme='tls', host='::1', port=7443)
-    """
-    try:
-        found = urlsplit(url)
-        scheme, host, port = found.scheme, found.hostname, found.port
-    except (ValueError, AttributeError, TypeError):
-        scheme, host, port = "", None, None
-    if (
-        scheme not in SCHEMES
-        or not host
-        or not port
-        or found.path not in ("", "/")
-        or found.query
-        or found.username
-    ):
-        raise Usage(
-            f"{str(url)[:200]!r} is not a ledger address",
-            advice="Write quic://HOST:PORT, grpc://HOST:PORT, tls://HOST:PORT or tcp://HOST:PORT.",
-        )
-    return Address(scheme, host, port)

@@ -319,7 +319,7 @@ class LedgerServer:
 
     async def _listen_quic(self) -> Listening:
         need_packages("quic", "aioquic")
-        from ropewalk.ledger.remote.quic_server import QuicSessions
+        from ropewalk.ledger.remote.transports.quic_server import QuicSessions
 
         wanted = self._wanted["quic"]
         assert self._files is not None and isinstance(wanted, tuple)
@@ -328,7 +328,7 @@ class LedgerServer:
 
     async def _listen_grpc(self) -> Listening:
         need_packages("grpc", "grpc", "grpc_health", "grpc_reflection", "grpc_status")
-        from ropewalk.ledger.remote.grpc_server import serve_grpc
+        from ropewalk.ledger.remote.transports.grpc_server import serve_grpc
 
         wanted = self._wanted["grpc"]
         assert self._files is not None and isinstance(wanted, tuple)

@@ -19,10 +19,10 @@ from ropewalk.errors import Invalid, RopewalkError, Unauthenticated, Unavailable
 from ropewalk.kernel import jcs
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.conversation import Conversation, Peer, cancelled
-from ropewalk.ledger.remote.grpc_messages import SERVICE, abort, handlers, outcome_message
 from ropewalk.ledger.remote.messages import RemoteMessage, outcome_of
 from ropewalk.ledger.remote.negotiate import MESSAGE_BYTES
 from ropewalk.ledger.remote.proto import ledger_pb2 as pb
+from ropewalk.ledger.remote.transports.grpc_messages import SERVICE, abort, handlers, outcome_message
 from ropewalk.net.admission import HANDSHAKE_S_MAX
 from ropewalk.net.refusals import listening
 from ropewalk.net.tls import TlsFiles, certificate_from, server_tls

@@ -15,11 +15,11 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.client_session import ClientSession
 from ropewalk.ledger.remote.conversation import READ_BYTES_MAX, cancelled
-from ropewalk.ledger.remote.grpc_messages import calls, error_from, outcome_from, request_message
-from ropewalk.ledger.remote.grpc_server import OPTIONS
 from ropewalk.ledger.remote.messages import RemoteMessage, problem_message
 from ropewalk.ledger.remote.negotiate import Agreement
 from ropewalk.ledger.remote.proto import ledger_pb2 as pb
+from ropewalk.ledger.remote.transports.grpc_messages import calls, error_from, outcome_from, request_message
+from ropewalk.ledger.remote.transports.grpc_server import OPTIONS
 from ropewalk.net.tcp import connect_tcp
 from ropewalk.net.tls import Certificate, TlsFiles, client_tls
 

@@ -1,0 +1,1 @@
+"""How a session travels: gRPC and QUIC, each with its client and its server."""
