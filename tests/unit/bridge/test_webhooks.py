@@ -74,6 +74,16 @@ def append(log, *numbers: int) -> list[str]:
     return [log.append("prod", {"type": "t", "payload": {"n": n}}).ulid for n in numbers]
 
 
+def test_unreadable_hook_stops_no_other(log, runner, endpoint):
+    add(runner, endpoint)
+    damaged = runner.hooks.folder("0" * 16)
+    damaged.mkdir()
+    (damaged / "hook.json").write_text("{")
+    ulids = append(log, 1)
+    assert runner.once() == Delivered(delivered=1)
+    assert endpoint.deliveries() == ulids
+
+
 def test_new_events_are_delivered_signed(log, runner, endpoint):
     add(runner, endpoint)
     ulids = append(log, 1, 2)

@@ -24,9 +24,11 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.keys.approvals import Approval, require_approvals
 from ropewalk.ledger.keys.rotate import execute_act, follow_with_snapshots
 from ropewalk.ledger.keys.statements import parse_act
+from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.versions.change import change_version, check_change
 from ropewalk.ledger.versions.lifecycle import check_move, read_lifecycle
 from ropewalk.ledger.versions.statements import lifecycle_fault, parse_version_act
@@ -121,14 +123,21 @@ class KeyRotation:
         return None
 
     def done(self, _before: Any) -> dict[str, Any] | None:
-        with Channel(self._home, self._act.channel) as reading:
-            validity = reading.key_history().find(self._act.key)
-        if validity is None or validity.successor != self._act.new_key:
-            return None
-        return self._result()
+        beside = companion(self._act.channel)  # its snapshots are sealed by the same key
+        names = [self._act.channel, *([beside] if beside in channels(self._home) else [])]
+        return self._result() if all(map(self._rotated, names)) else None
+
+    def _rotated(self, channel: str) -> bool:
+        with Channel(self._home, channel) as reading:
+            history = reading.key_history()
+        validity = history.find(self._act.key)
+        if validity is None:
+            return channel != self._act.channel  # sealed by another key from the beginning
+        return validity.successor == self._act.new_key
 
     def carry_out(self, approvals: Sequence[Approval], keys: Keys) -> dict[str, Any]:
-        execute_act(self._home, self._act, keys, approvals=approvals, wait_s=WRITER_WAIT_S)
+        if not self._rotated(self._act.channel):  # else the companion channel alone was left
+            execute_act(self._home, self._act, keys, approvals=approvals, wait_s=WRITER_WAIT_S)
         follow_with_snapshots(self._home, self._act.channel, keys, wait_s=WRITER_WAIT_S)
         return self._result()
 

@@ -12,7 +12,7 @@ from ropewalk.gitlog.privacy.apply import policy_file
 def read_governance(place: RepositoryPaths) -> GovernancePolicy | None:
     """Return the governance rules in force; None if the repository has no policy. Unreadable rules are an error."""
     try:
-        return parse_governance(read_file(policy_file(place), POLICY_BYTES_MAX))
+        return parse_governance(read_file(policy_file(place), POLICY_BYTES_MAX + 1))
     except FileNotFoundError:
         return None
     except Invalid as error:

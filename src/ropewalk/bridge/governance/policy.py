@@ -23,7 +23,7 @@ from ropewalk.ledger.keys.approvals import Quorum, parse_people
 
 ACTIONS: Final = ("consumer.reset", "key.rotate", "lifecycle.change", "policy.change")
 TTL_DEFAULT_MS: Final = 7 * 86_400_000
-POLICY_BYTES_MAX: Final = 128 << 10  # a policy change carries the whole document in an event
+POLICY_BYTES_MAX: Final = 512 << 10  # a policy change carries the whole document in an event
 _UNITS: Final = {
     "Y": 365 * 86_400,
     "M": 30 * 86_400,

@@ -70,7 +70,7 @@ class Webhooks:
     def add(self, hook: Webhook, start: str) -> Webhook:
         """Keep a new hook; it delivers what comes after the ULID `start`."""
         check_hook(hook)
-        if len(self.all()) >= HOOKS_MAX:
+        if len(self.ids()) >= HOOKS_MAX:
             raise Conflict(f"a repository has at most {HOOKS_MAX} webhooks", advice="Remove one first.")
         self._disk.make_directories(self._folder / hook.id / "dead")
         (self._folder / hook.id).chmod(0o700)
@@ -78,13 +78,17 @@ class Webhooks:
         self._write(self._folder / hook.id / "hook.json", asdict(hook))
         return hook
 
+    def ids(self) -> list[str]:
+        """Return the ids of the hooks in order."""
+        found = sorted(self._folder.glob("*/hook.json")) if self._folder.is_dir() else []
+        return [path.parent.name for path in found]
+
     def all(self) -> list[Webhook]:
         """Return the hooks, ordered by id."""
-        found = sorted(self._folder.glob("*/hook.json")) if self._folder.is_dir() else []
         hooks = []
-        for path in found:
+        for each in self.ids():
             with contextlib.suppress(NotFound):  # removed meanwhile
-                hooks.append(self.get(path.parent.name))
+                hooks.append(self.get(each))
         return hooks
 
     def get(self, hook: str) -> Webhook:

@@ -44,6 +44,7 @@ class WebhookRunner:
     ) -> None:
         self._repository, self._now_ms, self._chance = repository, now_ms, chance
         self._stop = threading.Event()
+        self._warned: dict[str, str] = {}
         store = repository.store
         self.hooks = Webhooks(store.place.home, store.disk)
 
@@ -74,23 +75,25 @@ class WebhookRunner:
     def once(self) -> Delivered:
         """Deliver what is new and what is due; return without waiting for later attempts."""
         with ThreadPoolExecutor(HOOKS_AT_ONCE) as pool:
-            rounds = list(pool.map(self._round, self.hooks.all()))
+            rounds = list(pool.map(self._round, self.hooks.ids()))
         return (
             Delivered(*(sum(column) for column in zip(*map(astuple, rounds), strict=True)))
             if rounds
             else Delivered()
         )
 
-    def _round(self, hook: Webhook) -> Delivered:
+    def _round(self, hook: str) -> Delivered:
         """Deliver to one hook; what is wrong with it stops no other."""
         done = Delivered()
         try:
-            with hold_folder(self.hooks.folder(hook.id), 0.0):
-                self._deliver(self.hooks.get(hook.id), done)
+            with hold_folder(self.hooks.folder(hook), 0.0):
+                self._deliver(self.hooks.get(hook), done)
         except Unavailable:
             pass  # another process delivers it
         except (RopewalkError, OSError) as error:
-            _journal.warning("webhook %s: %s", hook.id, error)
+            if self._warned.get(hook) != str(error):  # a round comes twice a second
+                self._warned[hook] = str(error)
+                _journal.warning("webhook %s: %s", hook, error)
         return done
 
     def run(self, stop: threading.Event, told: Callable[[Delivered], None] = lambda _done: None) -> None:
