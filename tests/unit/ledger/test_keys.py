@@ -560,7 +560,7 @@ def test_the_commands_rotate_with_two_approvals_and_refuse_one(ropewalk):
     assert ropewalk(*retire).code == 6
     other = ropewalk(*retire, "--proposal", "rotation.json", *given)
     assert other.code == 8
-    assert "got rotate of a key" in other.err
+    assert "got rotate in channel" in other.err
     again = ropewalk(*rotate, "--proposal", "rotation.json", *given)
     assert again.code == 4
     assert "is already the signing key of channel c" in again.err

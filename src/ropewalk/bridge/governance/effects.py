@@ -109,7 +109,7 @@ class KeyRotation:
     def check_ready(self, approvals: Sequence[Approval], keys: Keys) -> None:
         self.check()
         with Channel(self._home, self._act.channel) as reading:
-            current, policy = reading.key_history().current.key, reading.settings.policy
+            current, policy = reading.key_history().current.key, reading.policy
         if policy is not None:
             require_approvals(self.act, approvals, policy.controls)
         for public in (current, self._act.new_key):

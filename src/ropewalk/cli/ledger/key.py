@@ -139,10 +139,10 @@ def rotate(
                 channel=channel,
                 advice="Create another key with `ropewalk key new`, and name it with --to.",
             )
-    act, signed = _given(proposal, approvals)
+    act, signed = given_proposal(proposal, approvals)
     if act is None:
         act = propose_rotation(home, channel, new.public, since_ns=_time(since), overlap_days=overlap_days)
-    _check_fits(act, "rotate", channel)
+    check_fits(act, "rotate", channel)
     if propose is not None:
         write_proposal(propose, act.to_json())
         return
@@ -181,9 +181,9 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
 
         home = here().home
         fingerprint = _fingerprint(which)
-        todo, signed = _given(proposal, approvals)
+        todo, signed = given_proposal(proposal, approvals)
         todo = todo or make(channel, act, fingerprint, since_ns=_time(since), reason=reason)
-        _check_fits(todo, act, channel, fingerprint)
+        check_fits(todo, act, channel, fingerprint)
         if propose is not None:
             write_proposal(propose, todo.to_json())
             return
@@ -224,9 +224,9 @@ def promote(
     from ropewalk.ledger.keys.failover import propose_promotion
 
     home, new = here().home, signing_key(to)
-    act, signed = _given(proposal, approvals)
+    act, signed = given_proposal(proposal, approvals)
     act = act or propose_promotion(home, channel, new.public, reason=reason)
-    _check_fits(act, "promote", channel)
+    check_fits(act, "promote", channel)
     if propose is not None:
         write_proposal(propose, act.to_json())
         return
@@ -316,7 +316,9 @@ def _parse_proposal(raw: bytes) -> dict[str, Any]:
     return parse_act(value).to_json()
 
 
-def _given(proposal: str | None, approvals: tuple[str, ...]) -> tuple[KeyAct | None, tuple[Approval, ...]]:
+def given_proposal(
+    proposal: str | None, approvals: tuple[str, ...]
+) -> tuple[KeyAct | None, tuple[Approval, ...]]:
     """Read a proposal and its approvals."""
     from ropewalk.kernel import jcs
     from ropewalk.ledger.keys.statements import parse_act
@@ -329,12 +331,13 @@ def _given(proposal: str | None, approvals: tuple[str, ...]) -> tuple[KeyAct | N
     return act, read_approvals(approvals, act.to_json())
 
 
-def _check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None = None) -> None:
+def check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None = None) -> None:
+    """Raise unless a proposal is about that act, channel and key."""
     from ropewalk.errors import Invalid
 
     if act.act != kind or act.channel != channel:
         raise Invalid(
-            f"the proposal must be to {kind} a key of {channel}, got {act.act} of a key of {act.channel}",
+            f"the proposal must be to {kind} in channel {channel}, got {act.act} in channel {act.channel}",
             advice="Write a new proposal, or run the proposed command.",
         )
     if fingerprint is not None and act.key != fingerprint:
@@ -391,6 +394,7 @@ def _table(rows: list[dict[str, Any]], revoked: list[dict[str, Any]], channel: s
 def _act_line(act: dict[str, Any]) -> str:
     to = f" to {act['new_fingerprint'][:16]}…" if "new_fingerprint" in act else ""
     to += f", until {act['until']}" if "until" in act else ""
+    to += f" policy {act['new_policy_hash'][:16]}…" if "new_policy_hash" in act else ""
     to += f" in epoch {act['epoch']}" if "epoch" in act else ""
     people = f"  approved by {', '.join(act['approved_by'])}" if act["approved_by"] else ""
     return f"{act['height']}  {act['act']} {act['key'][:16]}…{to}, since {act['since']}{people}"

@@ -67,7 +67,7 @@ SECTIONS = {
         "mailbox": "ledger.remote.mailbox:mailbox Serve a channel to local processes through shared memory.",
         "enclave": "ledger.remote.enclave:enclave Seal envelopes for an attested enclave, and open them there.",
         "payload": "ledger.storage.payload:payload Show and erase detached payloads.",
-        "policy": "ledger.policy:policy Show, check and hash policies.",
+        "policy": "ledger.policy:policy Show, check, hash and rotate policies.",
         "evidence": "ledger.evidence:evidence Set the trusted evidence of a channel; wrap and check evidence.",
         "key": "ledger.key:key Rotate, retire, revoke and destroy signing keys of channels.",
         "muscle": "ledger.muscle:muscle Publish programs with the versions they support.",

@@ -176,14 +176,14 @@ def rehearse(
     primary appends the file.
     """
     from ropewalk.errors import Unverified
-    from ropewalk.ledger.channel.settings import read_settings
+    from ropewalk.ledger.channel.channel import current_policy
     from ropewalk.ledger.versions.lifecycle import version_to_write
     from ropewalk.ledger.versions.rehearsal import rehearsal_envelope
     from ropewalk.ledger.versions.rehearse import rehearse as run
     from ropewalk.ledger.versions.rehearse import versions_for
 
     home, channel = here().home, only_channel(channel)
-    policy = read_settings(home, channel).policy
+    policy = current_policy(home, channel)
     source, target = versions_for(home, version, downgrade=downgrade)
     signer = signing_key(key or NODE_KEY) if key or output else channel_key(channel)
     done = run(home, channel, source, target, named_reducer(reducer), watch=partial(progress, label=channel))
@@ -211,16 +211,15 @@ def rehearse(
 @required("--channel", "C", "The channel that takes the alerts.")
 def notify(channel: str) -> None:
     """Append an Alert for every version 30, 14 or 7 days before its sunset, once each. Run it daily."""
-    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.versions.lifecycle import notices, send_notices, version_to_write
 
     home, now = here().home, time.time_ns()
-    settings, due = read_settings(home, channel), notices(home, now)
+    due = notices(home, now)
     sent: list[dict[str, Any]] = []
     if due:
         key = channel_key(channel)
         with open_sealing(channel) as opened:
-            version = version_to_write(home, settings.policy, now)
+            version = version_to_write(home, opened.log.policy, now)
             for notice, receipt in send_notices(opened.log, key, due, now, protocol_version=version):
                 sent.append(
                     {**notice, "envelope_id": None, "replayed": True}

@@ -1,4 +1,4 @@
-"""`ropewalk ledger policy`: show, check and hash policies."""
+"""`ropewalk ledger policy`: show, check, hash and rotate policies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.options import option, required
+from ropewalk.cli.common.options import channel_option, option, required
+from ropewalk.cli.ledger.key import (
+    WRITER_WAIT_S,
+    approval_option,
+    check_fits,
+    given_proposal,
+    proposal_option,
+    propose_option,
+    reason_option,
+)
+from ropewalk.cli.ledger.proposal import write_proposal
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -25,7 +35,7 @@ DENIED = 6
     "  ropewalk ledger policy check --file envelope.json --policy strict.json\n",
 )
 def policy() -> None:
-    """Show, check and hash policies."""
+    """Show, check, hash and rotate policies."""
 
 
 @policy.command("show", epilog="Examples:\n  ropewalk ledger policy show --channel audit\n")
@@ -46,6 +56,49 @@ def hash_(file: str | None, channel: str | None) -> None:
     """Print the hash of a policy, as block headers carry it."""
     found = _policy(file, channel)
     emit({"policy_hash": found.hash.hex(), "name": found.name}, found.hash.hex())
+
+
+@policy.command(
+    "rotate",
+    epilog="Examples:\n  ropewalk ledger policy rotate --channel audit --policy strict.json --propose rotation.json\n"
+    "  ropewalk ledger policy rotate --channel audit --policy strict.json --proposal rotation.json \\\n"
+    "      --approval ada.json --approval bob.json\n",
+)
+@channel_option
+@required("--policy file", "F", "The new policy bundle.")
+@reason_option
+@propose_option
+@proposal_option
+@approval_option
+def rotate(
+    channel: str,
+    file: str,
+    reason: str,
+    propose: str | None,
+    proposal: str | None,
+    approvals: tuple[str, ...],
+) -> None:
+    """Give a channel another policy, recorded as a block of it.
+
+    Every control rule of the old policy must be satisfied by approvals. Earlier blocks are still judged by the policy
+    they were made under.
+    """
+    from ropewalk.cli.ledger.channel import channel_keys
+    from ropewalk.ledger.keys.failover import propose_policy, rotate_policy
+    from ropewalk.ledger.rules.policy import parse_policy
+
+    home, new = here().home, parse_input(file, parse_policy)
+    act, signed = given_proposal(proposal, approvals)
+    act = act or propose_policy(home, channel, new, reason=reason)
+    check_fits(act, "policy", channel)
+    if propose is not None:
+        write_proposal(propose, act.to_json())
+        return
+    receipt = rotate_policy(home, act, new, channel_keys(channel), approvals=signed, wait_s=WRITER_WAIT_S)
+    emit(
+        {"channel": channel, **receipt.to_json(), **act.to_json()},
+        f"ok  {channel} {receipt.height}  policy {new.hash.hex()} from the next block on",
+    )
 
 
 @policy.command(
@@ -87,14 +140,14 @@ def check(envelope: str, file: str | None, channel: str | None) -> None:
 
 def _policy(file: str | None, channel: str | None) -> Policy:
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.settings import read_settings
+    from ropewalk.ledger.channel.channel import current_policy
     from ropewalk.ledger.rules.policy import STRICT, parse_policy
 
     if file is not None:
         return parse_input(file, parse_policy)
     if channel is None:
         return STRICT
-    found = read_settings(here().home, channel).policy
+    found = current_policy(here().home, channel)
     if found is None:
         raise NotFound(
             f'channel "{channel}" has no policy', channel=channel, advice="Any valid signer may append."

@@ -15,6 +15,7 @@ WORDS = {
     "retire": "end a replaced key of channel {} before its overlap is over",
     "revoke": "revoke a key in channel {}: signatures from that date on are rejected",
     "destroy": "destroy a key of channel {} permanently",
+    "policy": "give channel {} another policy",
     "promote": "make a copy of channel {} its writer: the old writer is shut out",
 }
 
@@ -48,6 +49,8 @@ def describe_proposal(act: dict[str, Any]) -> str:
         rows = [
             ("key", known.get(act["key"]) or f"fingerprint {act['key']}, not known here"),
             ("new key", _shown_new(act, known)),
+            ("old policy", act.get("policy_hash")),
+            ("new policy", act.get("new_policy_hash")),
             ("epoch", act.get("epoch")),
             ("blocks", act.get("height")),
             ("last block", act.get("prev_block_hash")),

@@ -182,6 +182,6 @@ def seal_summary(
             event_type=SUMMARY_TYPE,
             payload=payload,
             timestamp=format_timestamp(now_ns()),
-            protocol_version=version_to_write(home, opened.channel.settings.policy, now_ns()),
+            protocol_version=version_to_write(home, opened.log.policy, now_ns()),
         )
         return opened.log.submit(made.raw).height

@@ -79,6 +79,11 @@ class HeaderCheck:
         if last is not None and policy != manifest.policy_hash:
             fail("policy_hash", "policy_hash of the manifest must be that of its last block")
 
+    def last_policy_fits(self, pinned: bytes) -> bool:
+        """Return whether the policy of the last header is the pinned one, or one that followed it."""
+        last = self.last
+        return last is not None and self.key_history.policies.fits(last.height, last.policy_hash, pinned)
+
     def check_statement(self, height: int, raw: bytes) -> None:
         """Raise if a single envelope of the range is a key statement that the manifest does not list."""
         if maybe_key_statement(raw) and height not in self._said:
@@ -121,7 +126,7 @@ class HeaderCheck:
         except RopewalkError as error:
             self._fail(error.detail, height)
         self._below = record
-        if self._trust.policy_hash is not None and header.policy_hash != self._trust.policy_hash:
+        if not self.key_history.policies.fits(height, header.policy_hash, self._trust.policy_hash):
             self._findings.add(
                 "policy_hash", f"block {height}: policy_hash must be the expected one", height=height
             )

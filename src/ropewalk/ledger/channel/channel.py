@@ -62,6 +62,7 @@ from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import Fault, SeenEnvelopes, check_channel, to_report
+from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
 from ropewalk.ledger.versions.lifecycle import VersionGate, open_minors
@@ -165,6 +166,11 @@ class Channel(Closing):
         key_history.follow(self.key_proofs())
         return key_history
 
+    @property
+    def policy(self) -> Policy | None:
+        """The policy in force for the next block: that of the settings, or the one of the last rotation."""
+        return self.key_history().policies.current
+
     def key_proofs(self) -> tuple[KeyProof, ...]:
         """Return the key statements, each with its block; not verified.
 
@@ -257,7 +263,7 @@ class OpenLog(Closing):
         settings = channel.settings
         self.channel = channel
         # Checks that may raise come before resources that must be closed.
-        gate = VersionGate(channel.folder.parent.parent, settings.policy, now_ns)
+        gate = VersionGate(channel.folder.parent.parent, channel.policy, now_ns)
         evidence = channel_evidence(channel.folder, now_ns)
         witness = witness_gate(channel.folder)
         self.index = LedgerIndex(channel.segments, derive)
@@ -299,7 +305,7 @@ class OpenLog(Closing):
             self.index,
             Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes),
             now_ns=now_ns,
-            policy=settings.policy,
+            policy=key_history.policies.current,
             limits=limits,
             supported_minors=gate,
             keep_evidence=self._keep_evidence,
@@ -416,6 +422,12 @@ def channel_evidence(
 def open_channel(home: Path, channel: str) -> Channel:
     """Open a channel for reading."""
     return Channel(home, channel)
+
+
+def current_policy(home: Path, channel: str) -> Policy | None:
+    """Return the policy in force in a channel."""
+    with Channel(home, channel) as reading:
+        return reading.policy
 
 
 def open_log(home: Path, channel: str, key: SigningKey, **options: Any) -> OpenLog:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ropewalk.errors import NotFound
 from ropewalk.ledger.block.index_keys import claim_key
-from ropewalk.ledger.channel.channel import Channel, open_channel
-from ropewalk.ledger.channel.settings import channels, read_settings
+from ropewalk.ledger.channel.channel import Channel, current_policy, open_channel
+from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.versions.lifecycle import version_to_write
@@ -39,7 +39,7 @@ def find_parent(
 def version_for(home: Path, channel: str, now_ns: int) -> str:
     """Return the version for new envelopes: the oldest that the channel accepts now."""
     try:
-        policy = read_settings(home, channel).policy
+        policy = current_policy(home, channel)
     except NotFound:
         policy = None
     return version_to_write(home, policy, now_ns)

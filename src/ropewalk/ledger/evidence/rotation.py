@@ -23,7 +23,6 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Step
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.channel.channel import open_log
-from ropewalk.ledger.channel.settings import read_settings
 from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.evidence.settings import read_evidence, write_evidence
@@ -64,7 +63,7 @@ def rotate_evidence(
                 event_type=ROTATED_TYPE,
                 payload=cast(jcs.Json, payload),
                 timestamp=payload["since"],
-                protocol_version=version_to_write(home, read_settings(home, channel).policy, now_ns()),
+                protocol_version=version_to_write(home, opened.log.policy, now_ns()),
             )
             receipt = opened.log.submit(made.raw)
     write_evidence(home, channel, settings)

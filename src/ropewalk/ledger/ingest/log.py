@@ -62,7 +62,7 @@ class ChannelWriter:
         `also` are further keys of the channel, `key_history` its keys so far, and `note` is called with the height of
         every key statement before it is written.
         """
-        self.channel, self.policy = channel, policy
+        self.channel = channel
         self.limits = limits or IngestLimits()
         self._now_ns, self._parallel_map = now_ns, parallel_map
         # its leader has the use of everything below
@@ -92,6 +92,11 @@ class ChannelWriter:
     def head(self) -> Head:
         """The head: everything with a receipt is below it."""
         return self._sealer.head
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy in force."""
+        return self._sealer.policy
 
     @property
     def key_history(self) -> KeyHistory:
@@ -134,10 +139,15 @@ class ChannelWriter:
             if self._sealer.open_block:
                 raise self._commit.busy()
             self._commit.check_idle()
-            policy_hash = self.policy.hash if self.policy is not None else None
             # A sealed block was accepted by its writer's version gate; a copy reads every version it knows.
             known = Context().supported_minors
-            context = replace(self._context, policy_hash=policy_hash, sealed=True, supported_minors=known)
+            context = replace(
+                self._context,
+                policy=self.policy,
+                policy_hash=self._sealer.policy_hash,
+                sealed=True,
+                supported_minors=known,
+            )
             self._sealer.insert(block, context)
 
     def end(self) -> None:
@@ -195,10 +205,10 @@ class ChannelWriter:
         return None
 
     def _current_context(self) -> Context:
-        """Return the current context; supported versions may change while a channel is open."""
+        """Return the current context; supported versions and the policy may change while a channel is open."""
         minors = self._minors()
-        if minors != self._context.supported_minors:
-            self._context = replace(self._context, supported_minors=minors)
+        if minors != self._context.supported_minors or self._context.policy is not self.policy:
+            self._context = replace(self._context, supported_minors=minors, policy=self.policy)
         return self._context
 
     def _write_round(self) -> None:

@@ -67,7 +67,7 @@ class BlockSealer:
         self._validities: tuple[KeyValidity, tuple[Lifetime, ...]] | None = None
         self._note = note  # called with the height of every key statement before it is written
         self._channel, self._blocks, self._index = channel, blocks, index
-        self._now_ns, self._policy, self._limits = now_ns, policy, limits
+        self._now_ns, self.policy, self._limits = now_ns, policy, limits
         self._settled_queue, self._keep_evidence = settled_queue, keep_evidence
         self._open_blocks: list[OpenBlock] = []
         self._writing: list[OpenBlock] = []
@@ -152,7 +152,7 @@ class BlockSealer:
 
     def check_key_lifetimes(self, now_ns: int) -> None:
         """Raise if the policy has ended, or the lifetime it gives to the key."""
-        if self._policy is None:
+        if self.policy is None:
             return
         current = self.key_history.current
         if self._validities is None or self._validities[0] is not current:
@@ -162,11 +162,11 @@ class BlockSealer:
 
     def _lifetimes(self, since_ns: int) -> tuple[Lifetime, ...]:
         """Return the lifetimes by the policy; the first key is as old as the channel."""
-        assert self._policy is not None
+        assert self.policy is not None
         first_ns = self._now_ns()
         if self.head.height:
             first_ns = parse_record(self._index.lines_of(0, None)[0]).header.timestamp_ns
-        return self._policy.lifetimes(since_ns or first_ns)
+        return self.policy.lifetimes(since_ns or first_ns)
 
     def _check_statement(self, envelope: Envelope) -> None:
         """Raise unless a key statement is valid now and no other one is pending."""
@@ -177,7 +177,7 @@ class BlockSealer:
             )
         # If none of our keys signed it, the key history raises with the reason.
         sealer = envelope.public_key if envelope.public_key in self._keys else self.key_history.current.key
-        self.key_history.look(envelope, sealer, self._channel, self._policy)
+        self.key_history.look(envelope, sealer, self._channel, self.policy)
 
     def _signing_key(self, open_block: OpenBlock, timestamp_ns: int) -> SigningKey:
         """Return our newest key that is valid now; a key statement is sealed by its own signer."""
@@ -254,7 +254,7 @@ class BlockSealer:
                     prev_block_hash=below,
                     envelopes=[envelope.raw for envelope in open_block.envelopes],
                     timestamp_ns=timestamp_ns,
-                    policy_hash=self._policy_hash,
+                    policy_hash=self.policy_hash,
                     leaves=[envelope.id for envelope in open_block.envelopes],
                     prove=self._prove_batch,
                 )
@@ -322,7 +322,9 @@ class BlockSealer:
 
     def _index_block(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
         self._index.add(place, [len(line) for line in block.lines()], index_keys_of(block.header, envelopes))
-        self.key_history.take(block)
+        if self.key_history.take(block):
+            self.policy = self.key_history.policies.current or self.policy
+            self._validities = None
         self.head = Head(
             block.height + 1,
             block.hash,
@@ -357,13 +359,13 @@ class BlockSealer:
             parse_record(self._index.lines_of(self.head.height - 1, None)[0]) if self.head.height else None
         )
         check_link(below.header if below else None, record.header)
-        if record.header.policy_hash != self._policy_hash:
+        if record.header.policy_hash != self.policy_hash:
             raise Unverified(
                 f"block {block.height}: policy_hash must be that of this channel's policy",
                 height=block.height,
             )
         if statement is not None:
-            self.key_history.look(statement.envelope, record.signer, self._channel, self._policy, record)
+            self.key_history.look(statement.envelope, record.signer, self._channel, self.policy, record)
             self._note(block.height)
             context = replace(context, policy=None)
         envelopes = self._judged(block, context)
@@ -393,8 +395,9 @@ class BlockSealer:
         return envelopes
 
     @property
-    def _policy_hash(self) -> bytes | None:
-        return self._policy.hash if self._policy is not None else None
+    def policy_hash(self) -> bytes | None:
+        """The hash of the policy in force for the next block."""
+        return self.policy.hash if self.policy is not None else None
 
 
 def foreign_channel(channel: str, sealer: PublicKey) -> Conflict:

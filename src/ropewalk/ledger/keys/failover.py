@@ -1,9 +1,9 @@
-"""Turn a verified replica into the writer of its channel: propose, approve once per epoch, and promote."""
+"""Acts on a whole channel: make a verified replica its writer, approved once per epoch, or rotate its policy."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,14 +12,16 @@ from ropewalk.errors import Conflict, NotFound, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.block.block import check_channel_name, parse_record, seal
-from ropewalk.ledger.channel.channel import Channel, OpenReplica, check_fence
+from ropewalk.ledger.channel.channel import Channel, OpenReplica, check_fence, open_log
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.approvals import Approval
+from ropewalk.ledger.keys.policies import policy_basis
 from ropewalk.ledger.keys.promotion import promotion_basis, require_promotable
 from ropewalk.ledger.keys.rotate import Clock
 from ropewalk.ledger.keys.statements import KeyAct, key_envelope
+from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.lifecycle import version_to_write
 
 SECOND_NS: Final = 10**9
@@ -36,7 +38,7 @@ def propose_promotion(
             raise NotFound(
                 f"channel {channel} has no block here", advice="Copy it with `ropewalk ledger pull`."
             )
-        require_promotable(reading.settings.policy)
+        require_promotable(reading.policy)
         below = parse_record(reading.index.lines_of(head.height - 1, None)[0])
     if below.signer == new_key:
         raise Conflict(
@@ -77,7 +79,7 @@ def promote(
         raise Unverified(f"channel {act.channel} does not verify: {failed.name}: {failed.detail}")
     with OpenReplica(Channel(home, act.channel), now_ns=now_ns, wait_s=wait_s) as copy:
         check_fence(copy.channel)
-        head, policy = copy.log.head, copy.channel.settings.policy
+        head, policy = copy.log.head, copy.log.policy
         if (head.height, head.block_hash) != (act.height, act.prev_block_hash):
             raise Conflict(
                 f"channel {act.channel} must end at block {act.height - 1} of the proposal, got {head.height} blocks",
@@ -105,6 +107,65 @@ def promote(
             policy_hash=policy.hash,
         )
         copy.log.insert(block)
+    return LedgerReceipt(said.id, block.height, 0, block.hash)
+
+
+def propose_policy(
+    home: Path, channel: str, new: Policy, *, reason: str = "", now_ns: Clock = time.time_ns
+) -> KeyAct:
+    """Propose another policy for a channel, in force from the block after the rotation on."""
+    with Channel(home, channel) as reading:
+        key, old = reading.key_history().current.key, reading.policy
+    if old is not None and old.hash == new.hash:
+        raise Conflict(f"channel {channel} has that policy already", advice="Name another policy.")
+    return KeyAct(
+        "policy",
+        channel,
+        key.identity(),
+        format_timestamp(now_ns() // SECOND_NS * SECOND_NS),
+        reason=reason,
+        policy_hash=None if old is None else old.hash,
+        new_policy_hash=new.hash,
+    )
+
+
+def rotate_policy(
+    home: Path,
+    act: KeyAct,
+    new: Policy,
+    keys: Sequence[SigningKey],
+    *,
+    approvals: Iterable[Approval] = (),
+    now_ns: Clock = time.time_ns,
+    wait_s: float = 0.0,
+) -> LedgerReceipt:
+    """Seal an approved policy rotation with the key of the channel."""
+    if act.act != "policy" or act.new_policy_hash != new.hash:
+        raise Conflict("the proposal is about another policy", advice="Name the policy of the proposal.")
+    with open_log(home, act.channel, keys[0], also=keys[1:], now_ns=now_ns, wait_s=wait_s) as opened:
+        old, head = opened.log.policy, opened.log.head
+        key = next((each for each in keys if each.public.identity() == act.key), None)
+        if key is None or (None if old is None else old.hash) != act.policy_hash:
+            raise Conflict("the key or the policy has changed since", advice="Make a new proposal.")
+        at_ns = max(now_ns(), head.timestamp_ns)
+        said = key_envelope(
+            act,
+            key,
+            format_timestamp(at_ns),
+            approvals=approvals,
+            protocol_version=version_to_write(home, old, at_ns),
+            basis=policy_basis(old, new),
+        )
+        block = seal(
+            key,
+            channel=act.channel,
+            height=head.height,
+            prev_block_hash=head.block_hash,
+            envelopes=[said.raw],
+            timestamp_ns=at_ns,
+            policy_hash=act.policy_hash,
+        )
+        opened.log.insert(block)
     return LedgerReceipt(said.id, block.height, 0, block.hash)
 
 

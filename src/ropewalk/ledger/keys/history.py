@@ -31,6 +31,7 @@ from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import require_approvals
+from ropewalk.ledger.keys.policies import PolicyHistory, check_policy_rotation
 from ropewalk.ledger.keys.promotion import block_below, check_promotion, is_promotion
 from ropewalk.ledger.keys.statements import KeyAct, KeyStatement, maybe_key_statement, parse_key_statement
 from ropewalk.ledger.keys.validity import KeyRevocation, KeyValidity, SigningRun
@@ -97,7 +98,8 @@ class KeyHistory:
     """
 
     def __init__(self, trust: Trust | None, *, policy: Policy | None = None, lenient: bool = False) -> None:
-        self._anybody, self._policy, self._lenient = trust is None, policy, lenient
+        self._anybody, self._lenient = trust is None, lenient
+        self.policies = PolicyHistory(policy)
         self._validities: dict[PublicKey, KeyValidity] = {}
         self._statements: dict[int, bytes] = {}
         self._begun = self._leads = self._vouched = False
@@ -224,15 +226,20 @@ class KeyHistory:
                 raise Unverified("two blocks of that height have key statements")
             if proof.envelope.id != record.header.merkle_root or record.header.envelope_count != 1:
                 raise Unverified("its envelope must be the only one of its block")
-            same = self._policy is not None and self._policy.hash == record.header.policy_hash
-            policy = self._policy if same else None
+            policy = self.policies.find(record.header.policy_hash)
             said = self.look(proof.envelope, record.signer, record.header.channel, policy, record)
         except RopewalkError as error:
             raise Unverified(
                 f"block {record.height}: invalid key statement: {error.detail}",
                 height=record.height,
             ) from error
-        self._apply(said.act, record.height)
+        if said.act.act == "policy":
+            sealer = self._validities.get(record.signer)
+            if sealer is not None and not sealer.named:
+                return  # a statement of an unnamed key must not change which policy a trust file pins
+            self.policies.rotated(record.height, said.act.policy_hash, check_policy_rotation(said, record))
+        else:
+            self._apply(said.act, record.height)
         self._statements[record.height] = record.hash
 
     def follow(self, proofs: Iterable[KeyProof]) -> None:
@@ -324,6 +331,8 @@ class KeyHistory:
             self._look_at_rotation(said, envelope, sealer)
         elif act.act == "promote":
             self._look_at_promotion(said, envelope, record)
+        elif act.act == "policy":
+            check_policy_rotation(said, record)
         else:
             validity = self.find(act.key)
             if validity is None and act.act != "revoke":

@@ -133,7 +133,8 @@ def execute_act(
             advice="It must accept the rotation: name it with --to in the repository that has its secret.",
         )
     with Channel(home, act.channel) as reading:
-        key_history, policy, height = reading.key_history(), reading.settings.policy, reading.head().height
+        key_history, height = reading.key_history(), reading.head().height
+    policy = key_history.policies.current
     known = [key for key in keys if key_history.validity(key.public) is not None]
     _check_makes_sense(act, key_history, height, now_ns())
     if not known:
@@ -330,7 +331,7 @@ def destroy_key(
 
 def key_lifetimes(reading: Channel, now_ns: int) -> tuple[Lifetime, ...]:
     """Return when the key and the policy of a channel end, by its policy."""
-    policy = reading.settings.policy
+    policy = reading.policy
     if policy is None:
         return ()
     since_ns = reading.key_history().current.since_ns

@@ -6,6 +6,7 @@ An `Alert` of one of these types, alone in its block, signed by the key that sea
     ledger.key_retirement    "retire"   `key` was replaced, and already ends at `since`
     ledger.key_revocation    "revoke"   signatures of `key`, an author's or the channel's, are rejected since `since`
     ledger.key_destruction   "destroy"  the secret of `key` was destroyed; it ends at `since`
+    ledger.policy_rotation   "policy"   the channel has another policy above this block; see `policies`
     ledger.key_promotion     "promote"  `new_key` seals from this block on, in a new epoch; see `promotion`
 
     {"version":1, "act", "channel", "key":"<fingerprint>", "since":"<time>",
@@ -36,7 +37,7 @@ from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import Approval
 
-Act = Literal["rotate", "retire", "revoke", "destroy", "promote"]
+Act = Literal["rotate", "retire", "revoke", "destroy", "promote", "policy"]
 DOMAIN: Final = "ropewalk.keys"
 TYPES: Final[dict[str, Act]] = {
     "ledger.key_rotation": "rotate",
@@ -44,15 +45,22 @@ TYPES: Final[dict[str, Act]] = {
     "ledger.key_revocation": "revoke",
     "ledger.key_destruction": "destroy",
     "ledger.key_promotion": "promote",
+    "ledger.policy_rotation": "policy",
 }
 _TYPE_OF: Final = {act: name for name, act in TYPES.items()}
-_HINT: Final = b'"event_type":"ledger.key_'  # canonical JSON has no other encoding of the member
+# Canonical JSON has no other encoding of the member.
+_HINTS: Final = (b'"event_type":"ledger.key_', b'"event_type":"ledger.policy_rotation"')
 _COMMON: Final = frozenset(("act", "channel", "key", "since"))
 _ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
 _OTHER: Final = _COMMON | {"reason"}
 _PROMOTE: Final = _OTHER | {"new_key", "new_fingerprint", "epoch", "height", "prev_block_hash"}
+_POLICY: Final = _OTHER | {"policy_hash", "new_policy_hash"}
 _NATURAL_MAX: Final = (1 << 53) - 1
-BASIS: Final[tuple[str, ...]] = ("below", "policy")
+# What a statement carries besides the act.
+BASIS: Final[dict[str, tuple[str, ...]]] = {
+    "promote": ("below", "policy"),
+    "policy": ("policy", "new_policy"),
+}
 REASON_MAX: Final = 1_000
 _FORM: Final = StrictForm("key statement", "`ropewalk ledger key` makes them; see docs/guide/keys.md.")
 _wrong = _FORM.wrong
@@ -72,6 +80,8 @@ class KeyAct:
     epoch: int = 0
     height: int = 0
     prev_block_hash: bytes = b""
+    policy_hash: bytes | None = None
+    new_policy_hash: bytes = b""
 
     @property
     def since_ns(self) -> int:
@@ -92,6 +102,9 @@ class KeyAct:
             "key": self.key.hex(),
             "since": self.since,
         }
+        if self.act == "policy":
+            old = None if self.policy_hash is None else self.policy_hash.hex()
+            value |= {"policy_hash": old, "new_policy_hash": self.new_policy_hash.hex()}
         if self.new_key is None:
             return {**value, "reason": self.reason}
         value |= {"new_key": self.new_key.to_json(), "new_fingerprint": self.new_key.identity().hex()}
@@ -118,7 +131,9 @@ def parse_act(value: Any) -> KeyAct:
     expected = "version, act, channel, key, since and the members of the act"
     if not isinstance(act, str) or act not in _TYPE_OF:
         raise _wrong(f"expected {expected}")
-    _FORM.members(value, {"rotate": _ROTATE, "promote": _PROMOTE}.get(act, _OTHER), expected)
+    _FORM.members(
+        value, {"rotate": _ROTATE, "promote": _PROMOTE, "policy": _POLICY}.get(act, _OTHER), expected
+    )
     key = hash_from_hex(value["key"])
     if key is None or not isinstance(value["channel"], str):
         raise _wrong("channel must be a string, key 64 lowercase hex digits")
@@ -130,6 +145,11 @@ def parse_act(value: Any) -> KeyAct:
     if act != "rotate" and (not isinstance(value["reason"], str) or len(value["reason"]) > REASON_MAX):
         raise _wrong(f"reason must be a string of at most {REASON_MAX} characters")
     found = KeyAct(act, value["channel"], key, value["since"], reason=value.get("reason", ""))
+    if act == "policy":
+        old, new = hash_from_hex(value["policy_hash"]), hash_from_hex(value["new_policy_hash"])
+        if new is None or (old is None and value["policy_hash"] is not None):
+            raise _wrong("policy_hash and new_policy_hash must be 64 lowercase hex digits")
+        return replace(found, policy_hash=old, new_policy_hash=new)
     if "new_key" not in value:
         return found
     new_key = PublicKey.from_json(value["new_key"])
@@ -177,12 +197,12 @@ def maybe_key_statement(raw: bytes) -> bool:
     >>> maybe_key_statement(b'{"event_type":"disk.full"}')
     False
     """
-    return _HINT in raw
+    return any(hint in raw for hint in _HINTS)
 
 
 def is_key_statement(envelope: Envelope) -> bool:
     """Return whether an envelope is a key statement."""
-    return str(envelope.fields["event_type"]).startswith("ledger.key_")
+    return str(envelope.fields["event_type"]).startswith(("ledger.key_", "ledger.policy_rotation"))
 
 
 def parse_key_statement(envelope: Envelope) -> KeyStatement:
@@ -197,10 +217,10 @@ def parse_key_statement(envelope: Envelope) -> KeyStatement:
     approvals, acceptance = value.get("approvals"), value.get("acceptance")
     if not isinstance(approvals, list) or ("acceptance" in value) != (act in ("rotate", "promote")):
         raise _wrong("approvals must be a list, and a new key must accept")
-    basis = {name: value[name] for name in BASIS if name in value}
-    if len(basis) != (len(BASIS) if act == "promote" else 0):
-        raise _wrong("a promotion, and no other act, must have the block below and the policy")
-    found = parse_act({k: v for k, v in value.items() if k not in ("approvals", "acceptance", *BASIS)})
+    basis = {name: value[name] for name in BASIS.get(act, ()) if name in value}
+    if len(basis) != len(BASIS.get(act, ())):
+        raise _wrong(f"{act} must have {' and '.join(BASIS[act])}")
+    found = parse_act({k: v for k, v in value.items() if k not in {"approvals", "acceptance", *basis}})
     if found.act != act:
         raise _wrong(f"type {envelope.event_type} does not match the act {found.act}")
     return KeyStatement(

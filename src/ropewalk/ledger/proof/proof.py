@@ -129,7 +129,7 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
         steps.append(Step.optional("policy_hash", "no trust file"))
     else:
         steps.append(signer_step("block_signer", block, trust, proof.keys))
-        steps.append(_policy_step(header.policy_hash, trust.policy_hash))
+        steps.append(_policy_step(proof, trust))
     if "attestation_evidence" in envelope.value:
         tally = EvidenceTally(trust)
         tally.look(envelope, proof.height, proof.index, block.header.timestamp_ns)
@@ -293,11 +293,19 @@ def _check_id(proof: Proof) -> None:
         raise InvalidProof(f"the block has height {proof.block.height}, the proof claims {proof.height}")
 
 
-def _policy_step(have: bytes | None, pinned: bytes | None) -> Step:
+def _policy_step(proof: Proof, trust: Trust) -> Step:
+    have, pinned, key_history = (
+        proof.block.header.policy_hash,
+        trust.policy_hash,
+        KeyHistory(trust, lenient=True),
+    )
+    with contextlib.suppress(RopewalkError):  # reported by the step about the block's signer
+        key_history.follow(proof.keys)
     if pinned is None:
         return Step.optional("policy_hash", "the trust file pins no policy")
-    if have == pinned:
-        return Step("policy_hash", "passed", f"policy {short(pinned)}, as pinned")
+    if key_history.policies.fits(proof.block.height, have, pinned):
+        how = "as pinned" if have == pinned else f"which follows {short(pinned)}"
+        return Step("policy_hash", "passed", f"policy {short(have or b'')}, {how}")
     got = "none" if have is None else short(have)
     return Step(
         "policy_hash", "failed", f"policy mismatch: the trust file pins {short(pinned)}, the block has {got}"

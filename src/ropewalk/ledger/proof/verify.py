@@ -171,7 +171,8 @@ def _look(
             raise Unverified("it changes keys but is not in the list of key blocks")
     except RopewalkError as error:
         return replace(span, fault=Fault(height, step, error.detail)), None, b""
-    if trust is not None and trust.policy_hash is not None and header.policy_hash != trust.policy_hash:
+    pinned = trust.policy_hash if trust is not None else None
+    if not key_history.policies.fits(header.height, header.policy_hash, pinned):
         fault = Fault(height, "policy_hash", f"block {height}: policy_hash must be the pinned one")
         return replace(span, fault=fault), None, b""
     return span, block, ids
@@ -214,6 +215,7 @@ def _close(
         span = before  # further parts of the same block
     if piece.span.fault is not None or header is None:
         return piece.span
+    policy = key_history.policies.find(header.policy_hash) or policy
     context = sealed_context(header, policy, piece.envelopes, seen)
     signatures = parallel_map(check_signatures, piece.envelopes)
     usual, usual_unchecked = PASSED, 0  # findings that no rule failed, as almost all envelopes have the same

@@ -208,7 +208,7 @@ class LedgerServer:
 
         All transports that are served are named, so that a client that could not reach a better one can tell.
         """
-        policy = lease.settings().policy
+        policy = lease.policy()
         now, table = self._now_ns(), read_lifecycle(self._home)
         open_now = open_minors(self._home, policy, now)
         pinned = {} if policy is None else policy.capability_matrix
@@ -250,7 +250,7 @@ class LedgerServer:
 
     def must_negotiate(self, lease: WriterLease) -> bool:
         """Whether there are no defaults: the policy pins some, or what was negotiated is recorded."""
-        policy = lease.settings().policy
+        policy = lease.policy()
         return (
             self._record is not None
             or self.quarantine.trust is not None
@@ -268,7 +268,7 @@ class LedgerServer:
     def version(self, able: Capabilities) -> str:
         """Return the version in which to answer: one that the channel takes which records it."""
         if self._record is not None:
-            policy = self._lease(self._record).settings().policy
+            policy = self._lease(self._record).policy()
             return version_to_write(self._home, policy, self._now_ns())
         return newest_version(able.supported_versions[:1])
 
@@ -284,7 +284,7 @@ class LedgerServer:
             return None
         lease, now_ns = self._lease(self._record), self._now_ns()
         asking, version = initiator, initiator.protocol_version
-        if version[: version.rindex(".")] not in open_minors(self._home, lease.settings().policy, now_ns):
+        if version[: version.rindex(".")] not in open_minors(self._home, lease.policy(), now_ns):
             # With the time of the original: the same advertisement again is then found to stand there already.
             key, _ = lease.keys(now_ns)
             asking = resign(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import OpenLog, open_channel
+from ropewalk.ledger.channel.channel import OpenLog, current_policy, open_channel
 from ropewalk.ledger.channel.segments.writer import has_waiters
 from ropewalk.ledger.channel.settings import ChannelSettings, read_settings
 from ropewalk.ledger.ingest.async_log import ServedLog
@@ -25,6 +25,7 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.keys.rotate import open_sealing
 from ropewalk.ledger.proof.proof import Proof
+from ropewalk.ledger.rules.policy import Policy
 from ropewalk.net.threads import in_thread
 
 LINGER_S = 1.0
@@ -67,6 +68,10 @@ class WriterLease:
     def settings(self) -> ChannelSettings:
         """The settings of the channel, as they are now."""
         return read_settings(self._home, self.channel)
+
+    def policy(self) -> Policy | None:
+        """The policy in force for the next block."""
+        return current_policy(self._home, self.channel)
 
     def keys(self, now_ns: int) -> tuple[SigningKey, tuple[KeyProof, ...]]:
         """The key that answers for the channel, which is one that seals it now, and how it came to be that."""

@@ -132,7 +132,8 @@ def replay_channel(
             place.close()
             keep.close()
     out.height, out.block_hash, out.envelopes = replay.height, replay.block_hash, replay.envelopes
-    out.policy_hash = None if settings.policy is None else settings.policy.hash
+    policy = replay.policy_at(replay.height)
+    out.policy_hash = None if policy is None else policy.hash
     return out
 
 

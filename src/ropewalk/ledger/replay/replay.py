@@ -202,8 +202,7 @@ class Replay:
         self._below: Header | None = None
         self._evidence: bytes | None = None
         self._key_history = key_history or KeyHistory(None)
-        self._policy_hash = None if policy is None else policy.hash
-        self._context = Context(None, policy, policy_hash=self._policy_hash, sealed=True)
+        self._policy = policy
 
     @property
     def state(self) -> State:
@@ -225,7 +224,7 @@ class Replay:
             raise Invalid(
                 f"a snapshot of {snapshot.channel} by {snapshot.evaluator}, not by {self.evaluator}"
             )
-        self._check_policy(snapshot.policy_hash, f"snapshot at {snapshot.height}")
+        self._check_policy(snapshot.policy_hash, snapshot.height, f"snapshot at {snapshot.height}")
         got = state_root(state)
         if got != snapshot.state_root:
             raise DigestMismatch(
@@ -270,7 +269,7 @@ class Replay:
             self.height,
             self._block_hash,
             self.root(),
-            self._policy_hash,
+            self._policy_hash_at(self.height),
             self._evidence,
             self.evaluator,
             state_map_root(self.state),
@@ -292,13 +291,19 @@ class Replay:
         ):
             return None
         return ReplayDivergence(
-            self.channel, self.height, recorded.state_root, got, agreed, self._policy_hash, self.evaluator
+            self.channel,
+            self.height,
+            recorded.state_root,
+            got,
+            agreed,
+            self._policy_hash_at(self.height),
+            self.evaluator,
         )
 
     def _check_place(self, block: Block) -> None:
         self._check_link(block.header)
         check_contents(block)
-        self._check_policy(block.header.policy_hash, f"block {block.header.height}")
+        self._check_policy(block.header.policy_hash, block.height, f"block {block.height}")
 
     def _judged(self, block: Block) -> list[dict[str, Any]]:
         header = block.header
@@ -306,7 +311,9 @@ class Replay:
         for index, raw in enumerate(block.envelopes):
             try:
                 envelope = parse_stored(raw)
-                context = self._context
+                context = Context(
+                    None, self.policy_at(header.height), policy_hash=header.policy_hash, sealed=True
+                )
                 if len(block.envelopes) == 1 and is_key_statement(envelope):
                     context = replace(context, policy=None)  # the key history has checked it
                 if self._key_history.revoked:
@@ -345,11 +352,18 @@ class Replay:
         elif (header.height, header.prev_block_hash) != (self.height + 1, self._block_hash):
             raise BrokenLink(f"block {header.height} does not follow the snapshot at {self.height}")
 
-    def _check_policy(self, found: bytes | None, what: str) -> None:
-        if found != self._policy_hash:
-            names = [
-                each.hex()[:16] + "…" if each is not None else "none" for each in (found, self._policy_hash)
-            ]
+    def policy_at(self, height: int) -> Policy | None:
+        """Return the policy in force at a height: the given one, or that of the last rotation below."""
+        return self._key_history.policies.at(height) or self._policy
+
+    def _policy_hash_at(self, height: int) -> bytes | None:
+        policy = self.policy_at(height)
+        return None if policy is None else policy.hash
+
+    def _check_policy(self, found: bytes | None, height: int, what: str) -> None:
+        expected = self._policy_hash_at(height)
+        if found != expected:
+            names = [each.hex()[:16] + "…" if each is not None else "none" for each in (found, expected)]
             raise Unverified(
                 f"{what} has policy {names[0]}, but the replay has policy {names[1]}",
                 advice="Replay with the policy bundle the blocks were made under.",

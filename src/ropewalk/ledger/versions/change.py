@@ -9,8 +9,8 @@ from pathlib import Path
 from ropewalk.errors import Denied, Replayed, RopewalkError
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.index_keys import claim_key
-from ropewalk.ledger.channel.channel import open_log
-from ropewalk.ledger.channel.settings import channels, read_settings
+from ropewalk.ledger.channel.channel import current_policy, open_log
+from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.keys.approvals import Approval, require_approvals
 from ropewalk.ledger.replay.reducers import Reducer
@@ -25,7 +25,7 @@ def _asking(home: Path) -> list[str]:
     """Return the channels whose policy requires approvals or rehearsals for a version change."""
     found = []
     for each in channels(home):
-        policy = read_settings(home, each).policy
+        policy = current_policy(home, each)
         if policy is None:
             continue
         if policy.rehearsals or any("version" in control.acts for control in policy.controls):
@@ -43,7 +43,7 @@ def check_change(
 ) -> Policy | None:
     """Return the policy of the channel that records a change; raise unless every asking channel accepts it."""
     asking = [each for each in _asking(home) if each != act.channel]
-    policies = [read_settings(home, each).policy for each in (act.channel, *asking)]
+    policies = [current_policy(home, each) for each in (act.channel, *asking)]
     for policy in policies:
         if policy is not None:
             require_approvals(act.to_json(), approvals, policy.controls)

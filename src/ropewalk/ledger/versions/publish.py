@@ -10,8 +10,7 @@ from typing import Any, cast
 from ropewalk.errors import Conflict, Denied, NotFound, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import OpenLog, open_log
-from ropewalk.ledger.channel.settings import read_settings
+from ropewalk.ledger.channel.channel import OpenLog, current_policy, open_log
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
@@ -103,7 +102,7 @@ def _command(
         timestamp=format_timestamp(now_ns()),
         correlation_id=correlation_id,
         evidence=evidence,
-        protocol_version=version_to_write(home, read_settings(home, channel).policy, now_ns()),
+        protocol_version=version_to_write(home, current_policy(home, channel), now_ns()),
     )
 
 

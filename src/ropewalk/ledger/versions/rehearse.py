@@ -11,8 +11,8 @@ from ropewalk.errors import Denied, Invalid, NotFound, RopewalkError, Unverified
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import GENESIS
-from ropewalk.ledger.channel.channel import Channel
-from ropewalk.ledger.channel.settings import channels, read_settings
+from ropewalk.ledger.channel.channel import Channel, current_policy
+from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.replay.reducers import REDUCERS, Reducer
@@ -42,7 +42,7 @@ def replay_versions(
     """Replay a channel once for each version; return how many blocks, their last hash, and roots on the way."""
     with Channel(home, channel) as reading:
         size = reading.head().height if blocks is None else blocks
-        policy = reading.settings.policy
+        policy = reading.policy
         places = [open_fold_runner(reducer) for _ in minors]
         try:
             runs = [
@@ -110,7 +110,7 @@ def rehearse(
     """Replay a channel through the adapters of two versions; the caller checks `fault()`."""
     minors = [text.removesuffix(".x") for text in (source, target)]
     size, block_hash, roots = replay_versions(home, channel, minors, reducer, blocks=blocks, watch=watch)
-    policy = read_settings(home, channel).policy
+    policy = current_policy(home, channel)
     return Rehearsal(
         channel,
         source,
@@ -144,7 +144,7 @@ def find_rehearsals(reading: Channel) -> Iterator[tuple[Envelope, Rehearsal]]:
 def policy_hashes(home: Path) -> dict[str, str]:
     """Return the policy hash of every channel that has a policy, without channels of snapshots."""
     names = set(channels(home))
-    found = {name: read_settings(home, name).policy for name in names}
+    found = {name: current_policy(home, name) for name in names}
     return {
         name: policy.hash.hex()
         for name, policy in sorted(found.items())
@@ -216,7 +216,7 @@ class ShippedCheck:
 
     def _require_followers(self, channel: str) -> None:
         """Raise unless enough followers rehearsed a version that the channel does not accept yet."""
-        policy = read_settings(self.home, channel).policy
+        policy = current_policy(self.home, channel)
         minor = self.act.protocol_version.removesuffix(".x")
         if (
             policy is None

@@ -91,16 +91,16 @@ async def show_channel(request: Asked, channel: FromPath[str]) -> Response[model
 
     def look() -> dict[str, Any]:
         with open_channel(node.place.home, channel) as reading:
-            head, settings = reading.head(), reading.settings
-            empty = head.height == 0
+            head, settings, key_history = reading.head(), reading.settings, reading.key_history()
+            empty, policy = head.height == 0, key_history.policies.current
             return {
                 "channel": channel,
                 "height": None if empty else head.height - 1,
                 "block_hash": None if empty else head.block_hash.hex(),
                 "envelopes": head.envelopes,
                 "key": settings.key,
-                "signer": reading.key_history().current.key.to_json(),
-                "policy_hash": settings.policy.hash.hex() if settings.policy is not None else None,
+                "signer": key_history.current.key.to_json(),
+                "policy_hash": policy.hash.hex() if policy is not None else None,
             }
 
     facts = await node.read(look)

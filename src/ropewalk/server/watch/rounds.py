@@ -204,7 +204,7 @@ class Watch:
         self, reading: Channel, known: ChannelSignals, height: int, copies: list[list[str]], now: int
     ) -> Iterator[Block]:
         """Return the new blocks, each verified; collect the Alerts that the policy copies to other channels."""
-        policy, name = reading.settings.policy, reading.settings.channel
+        policy, name = reading.policy, reading.settings.channel
         before = bytes.fromhex(known.head) if known.head else None
         for lines, _ in verified_blocks(reading, known.height, height - known.height, before):
             block = Block.from_lines(lines)

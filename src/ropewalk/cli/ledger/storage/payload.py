@@ -49,15 +49,15 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
     The tombstone is also appended to the channel, as an event of the type ledger.tombstone.
     """
     from ropewalk.cli.ledger.channel import channel_key, now_text, open_sealing
+    from ropewalk.ledger.channel.channel import current_policy
     from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
-    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.envelope.envelope import build
     from ropewalk.ledger.rules.rules import judge
     from ropewalk.ledger.rules.verdict import Context
     from ropewalk.ledger.versions.lifecycle import version_to_write
 
     home = here().home
-    settings = read_settings(home, channel)
+    policy = current_policy(home, channel)
     key = channel_key(channel)
     store = PayloadStore(home / "payloads")
     stone = store.erased(payload_hash) or PayloadTombstone(payload_hash, now_text(), reason)
@@ -68,9 +68,9 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
         event_type="ledger.tombstone",
         payload=stone.to_json(),
         timestamp=stone.erased_at,
-        protocol_version=version_to_write(home, settings.policy, time.time_ns()),
+        protocol_version=version_to_write(home, policy, time.time_ns()),
     )
-    judge(event, Context(policy=settings.policy)).require()  # before anything is erased
+    judge(event, Context(policy=policy)).require()  # before anything is erased
     with open_sealing(channel) as opened:
         store.erase(payload_hash, at=stone.erased_at, reason=stone.reason)
         receipt = opened.log.submit(event.raw)

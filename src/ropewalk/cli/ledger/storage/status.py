@@ -56,7 +56,7 @@ def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
     out: dict[str, Any] = {"channel": channel, "warnings": []}
     try:
         with open_channel(home, channel) as reading:
-            policy, head = reading.settings.policy, reading.head()
+            policy, head = reading.policy, reading.head()
             out |= {
                 "height": None if head.height == 0 else head.height - 1,
                 "envelopes": head.envelopes,

@@ -1,0 +1,92 @@
+"""The policies of a channel over time (S4 §13): which one is in force at which height.
+
+A rotation is a statement like those about keys, signed by the key that seals its block, and carries both policies:
+
+    ledger.policy_rotation   {"version":1, "act":"policy", "channel", "key", "since", "reason",
+                              "policy_hash":"<hex>"|null, "new_policy_hash":"<hex>",
+                              "policy":{policy}|null, "new_policy":{policy}, "approvals":[…]}
+
+Its block is made under the old policy; every block above names the new one. The approvals that any `control` rule of
+the old policy asks for are needed, whatever acts that rule names: a policy must not be a way around its own rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import Unverified
+from ropewalk.kernel import jcs
+from ropewalk.ledger.block.block import BlockRecord
+from ropewalk.ledger.keys.approvals import require_approvals
+from ropewalk.ledger.keys.statements import KeyStatement
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.rules.policy import Policy
+
+
+class PolicyHistory:
+    """The first policy of a channel, if it is known, and its rotations so far."""
+
+    def __init__(self, first: Policy | None) -> None:
+        self._first = first
+        self._rotations: list[tuple[int, bytes | None, Policy]] = []
+
+    @property
+    def current(self) -> Policy | None:
+        """The newest policy."""
+        return self._rotations[-1][2] if self._rotations else self._first
+
+    def at(self, height: int) -> Policy | None:
+        """Return the policy in force for a block of that height, if it is known."""
+        return next((each for above, _, each in reversed(self._rotations) if above < height), self._first)
+
+    def find(self, policy_hash: bytes | None) -> Policy | None:
+        """Return a policy of this channel by its hash."""
+        known = [self._first, *(each for _, _, each in self._rotations)]
+        return next((each for each in known if each is not None and each.hash == policy_hash), None)
+
+    def rotated(self, height: int, old: bytes | None, new: Policy) -> None:
+        """Add a rotation that was checked."""
+        self._rotations.append((height, old, new))
+
+    def fits(self, height: int, found: bytes | None, pinned: bytes | None) -> bool:
+        """Return whether a block of that height may have that policy.
+
+        `pinned` is the policy that a trust file names: the first one, or one of those that followed it.
+        """
+        if not self._rotations:
+            return pinned is None or found == pinned
+        hashes = [self._rotations[0][1], *(each.hash for _, _, each in self._rotations)]
+        passed = sum(above < height for above, _, _ in self._rotations)
+        return found == hashes[passed] and (pinned is None or pinned in hashes)
+
+
+def policy_basis(old: Policy | None, new: Policy) -> dict[str, Any]:
+    """Return what a policy rotation carries: both policies."""
+    return {
+        "policy": None if old is None else jcs.parse(old.to_bytes()),
+        "new_policy": jcs.parse(new.to_bytes()),
+    }
+
+
+def check_policy_rotation(said: KeyStatement, record: BlockRecord | None) -> Policy:
+    """Return the new policy of a rotation; raise unless it is valid in its block."""
+    from ropewalk.ledger.rules.policy import parse_policy
+
+    if record is None:
+        raise Unverified("a policy rotation is not submitted: use `ropewalk ledger policy rotate`")
+    act, old = said.act, None
+    if said.basis["policy"] is not None:
+        old = parse_policy(jcs.encode(said.basis["policy"]))
+    new = parse_policy(jcs.encode(said.basis["new_policy"]))
+    if act.key != record.signer.identity():
+        raise Unverified(f"{act.key.hex()[:16]}… is not the key that signed it")
+    if not record.header.policy_hash == act.policy_hash == (old.hash if old is not None else None):
+        raise Unverified("the old policy must be that of the block")
+    if act.new_policy_hash != new.hash or new.hash == act.policy_hash:
+        raise Unverified("the new policy must be the one that the act names, and another than the old one")
+    if old is not None:
+        controls = [replace(each, acts=frozenset((act.act,))) for each in old.controls]
+        require_approvals(act.to_json(), said.approvals, controls)
+    return new
