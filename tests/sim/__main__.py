@@ -20,7 +20,7 @@ from tests.sim.power.workloads import WORKLOADS
 
 REPORT = Path("build/simulate.json")
 MIXES = 24
-ROTTEN = 1000  # damaged disks of one recording
+PASS = 1000  # states of one kind of fault before the next has its turn, at least
 MODES = ("cut", "rot", *FAULTS)
 WORLDS = {"worlds": run_world, "live_worlds": run_live_world, "ledger_worlds": run_ledger_world}
 
@@ -32,12 +32,15 @@ def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
     faults: Counter[str] = Counter()
     seeds = 0
     while total["states"] < states and time.time() < started + seconds:
-        left = {"limit": states - total["states"], "seconds": started + seconds - time.time()}
+        left: dict[str, Any] = {  # each kind of fault has its turn, also in a short run
+            "limit": min(states - total["states"], max(PASS, states // len(MODES))),
+            "seconds": min(started + seconds - time.time(), seconds / len(MODES)),
+        }
         kind = MODES[seeds % len(MODES)]
         if kind == "cut":
             report = simulate(name, seed=seed + seeds, mixes=MIXES, **left)
         elif kind == "rot":
-            report = simulate_rot(name, seed=seed + seeds, **{**left, "limit": min(ROTTEN, left["limit"])})
+            report = simulate_rot(name, seed=seed + seeds, **left)
         else:
             report = simulate_faults(name, kind, seed=seed + seeds, **left)
         seeds += 1
@@ -98,7 +101,19 @@ def main() -> int:
                 flush=True,
             )
     REPORT.parent.mkdir(exist_ok=True)
-    whole = {"ok": all(each["ok"] for each in results.values()), "seed": seed, "results": results}
+    engines: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    for each in results.values():
+        engines[each["engine"]] += each.get("states", 0)
+        faults.update(each.get("faults", {}))
+    whole = {
+        "ok": all(each["ok"] for each in results.values()),
+        "seed": seed,
+        "states": dict(engines),
+        "faults": dict(sorted(faults.items())),
+        "results": results,
+    }
+    print(f"states by engine: {whole['states']}\nfaults: {whole['faults']}")
     REPORT.write_text(json.dumps(whole, indent=1) + "\n")
     print(f"report: {REPORT}")
     return 0 if whole["ok"] else 1

@@ -11,12 +11,17 @@ from itertools import islice
 
 import pytest
 
+from ropewalk.disk.memory_tables import MemoryTables
+from ropewalk.errors import DigestMismatch
+from ropewalk.gossip.core.log import GossipLog
+from ropewalk.gossip.core.table import TABLES
 from tests.sim.power.recording import Call, Recording
 from tests.sim.power.rot import damaged_states, without_sectors
 from tests.sim.power.run import FAULTS, check_state, in_sector, recorded, simulate_faults, simulate_rot
 from tests.sim.power.states import CrashState, crash_states, last_state
 from tests.sim.power.workloads import WORKLOADS
 from tests.tools import needs
+from tests.unit.ledger.making import NODE
 
 CC = needs("cc")
 ENGINES = ("ledger", "gitlog", "gossip", "warehouse", "witness")
@@ -102,6 +107,19 @@ def test_damaged_index_does_not_decide():
 def test_torn_block_does_not_close_channel():
     """Review finding S6: the first page of a block without a receipt was lost, and no append worked any more."""
     assert states_after("ledger", None) == []
+
+
+def test_rotten_gossip_message_is_not_read():
+    """A bit of a stored payload flips: reading refuses it. It was handed out as a message that no peer had sent."""
+    tables = MemoryTables(TABLES)
+    log = GossipLog(tables, "com.example.rot", signer=NODE)
+    id = log.append("sound").id
+    with log.view() as view:
+        ((key, raw),) = view.scan("messages")
+    tables.transact(lambda change: change.put("messages", key, raw.replace(b"sound", b"soand")))
+    for read in (lambda: list(log.iterate()), lambda: list(log.arrivals()), lambda: log.get(id)):
+        with pytest.raises(DigestMismatch, match="is stored under key"):
+            read()
 
 
 def test_failed_sync_drops_pages_for_good():

@@ -80,7 +80,6 @@ class WarehouseCommits(Workload):
     """Batches of an ingest become part of a warehouse that is made on the way."""
 
     engine = "pipeline"
-    rot = Workload.rot - {"gone"}  # the last manifest is covered by no digest
 
     def prepare(self, root: Path) -> None:
         (root / "data").mkdir()

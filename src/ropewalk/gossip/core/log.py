@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, NewType, Self, TypeVar
 
-from ropewalk.errors import Conflict, Invalid, InvalidKey, NotFound, Usage
+from ropewalk.errors import Conflict, DigestMismatch, Invalid, InvalidKey, NotFound, Usage
 from ropewalk.gossip.core import ancestors, pending
 from ropewalk.gossip.core.access import Access, everybody_may_append
 from ropewalk.gossip.core.callbacks import strict_access, strict_apply
@@ -120,8 +120,9 @@ class GossipLog(Generic[Payload, Result]):
     def get(self, id: str) -> SignedMessage | None:
         """Return a stored message, or None."""
         with self.view() as view:
-            raw = view.get("messages", self.profile.code.order(key_of(id)))
-        return None if raw is None else self.decode(raw)
+            order = self.profile.code.order(key_of(id))
+            raw = view.get("messages", order)
+        return None if raw is None else self.read_stored(order, raw)
 
     def iterate(
         self, lower: Bound | None = None, upper: Bound | None = None, *, reverse: bool = False
@@ -129,9 +130,8 @@ class GossipLog(Generic[Payload, Result]):
         """Yield the messages between two bounds by clock, then by hash: every message after its parents."""
         start, stop = self._range(lower, upper)
         with self.view() as view:
-            profile, topic = self.profile, self.topic
-            for _, raw in view.scan("messages", start, stop, reverse):
-                yield decode(profile, topic, raw)
+            for order, raw in view.scan("messages", start, stop, reverse):
+                yield self.read_stored(order, raw)
 
     def arrivals(self, after: Cursor | None = None) -> Iterator[tuple[Cursor, SignedMessage]]:
         """Yield the messages in the order they reached this peer, after a cursor.
@@ -141,7 +141,8 @@ class GossipLog(Generic[Payload, Result]):
         with self.view() as view:
             for seq, key in view.scan("arrivals", _after_cursor(after)):
                 raw = stored_message(view, self.profile, Key(key))
-                yield _cursor(int.from_bytes(seq, "big")), self.decode(raw)
+                order = self.profile.code.order(Key(key))
+                yield _cursor(int.from_bytes(seq, "big")), self.read_stored(order, raw)
 
     def version(self) -> int:
         """Return a number that changes with every commit, also of another process; cheap enough to poll."""
@@ -278,6 +279,15 @@ class GossipLog(Generic[Payload, Result]):
     def decode(self, raw: bytes) -> SignedMessage:
         """Read a message of this topic in its one canonical form; the signature is not checked."""
         return decode(self.profile, self.topic, raw)
+
+    def read_stored(self, order: bytes, raw: bytes) -> SignedMessage:
+        """Read a stored message; raise `DigestMismatch` unless it is the one that belongs under its key."""
+        signed = self.decode(raw)
+        if self.profile.code.order(signed.key) != order:
+            raise DigestMismatch(
+                f"message {signed.id} is stored under key {order.hex()}", expected=order.hex(), got=signed.id
+            )
+        return signed
 
     def drop_pending(self, ids: Iterable[str] | None = None, *, older_than_s: int | None = None) -> int:
         """Forget messages that wait for parents: these, those that have waited so long, or all; return how many."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, Literal
 
-from ropewalk.errors import BrokenLink, DigestMismatch, RopewalkError
+from ropewalk.errors import BrokenLink, RopewalkError
 from ropewalk.gossip.core import ancestors, pending
 from ropewalk.gossip.core.ids import Key, id_of
 from ropewalk.gossip.core.log import GossipLog
@@ -46,16 +46,6 @@ def verify_log(
         return Report.of((*first, *steps[1:]), entries=look.count)
 
 
-def read_message(log: GossipLog, order: bytes, raw: bytes) -> SignedMessage:
-    """Return a stored message, if it is the one that belongs under its key."""
-    signed = log.decode(raw)
-    if log.profile.code.order(signed.key) != order:
-        raise DigestMismatch(
-            f"message {signed.id} is stored under key {order.hex()}", expected=order.hex(), got=signed.id
-        )
-    return signed
-
-
 class Arrivals:
     """The messages of some arrivals, checked one by one; `deep` checks signatures, parents and their order."""
 
@@ -85,7 +75,7 @@ class Arrivals:
         raw = self._view.get("messages", order)
         if raw is None:
             raise BrokenLink("the message is missing", entry=id_of(key))
-        signed = read_message(self._log, order, raw)
+        signed = self._log.read_stored(order, raw)
         if deep:
             verify(self._log.profile, signed)
             for parent in signed.parent_keys:
@@ -150,7 +140,7 @@ class _Look:
         for order, raw in progress(self.view.scan("messages")):
             self.count += 1
             try:
-                signed = read_message(self.log, order, raw)
+                signed = self.log.read_stored(order, raw)
             except RopewalkError as fault:
                 self.faults.setdefault("ids", f"{order.hex()}: {fault}")
                 continue
