@@ -105,6 +105,8 @@ def run(engine: str, sizes: list[int], folder: Path) -> dict[str, Any]:
         print(json.dumps(one), flush=True)
         results.append(one)
         shutil.rmtree(path)
+    if len(sizes) < 2:
+        return {"engine": engine, "results": results, "exponents": {}}
     slopes = {
         f"{job} {what}": round(exponent(sizes, [each[job][what] for each in results]), 2)
         for job in ("ingest", "verify")
@@ -113,7 +115,7 @@ def run(engine: str, sizes: list[int], folder: Path) -> dict[str, Any]:
         f"{job} memory": round(exponent(sizes, [sum(each[job]["peak_mb"].values()) for each in results]), 2)
         for job in ("ingest", "verify")
     }
-    return {"engine": engine, "results": results, "exponents": slopes if len(sizes) > 1 else {}}
+    return {"engine": engine, "results": results, "exponents": slopes}
 
 
 def main() -> None:
