@@ -1,7 +1,8 @@
-"""Parsers of remote channels: frames, messages, packed messages, outcomes, advertisements."""
+"""Parsers of remote channels: frames, messages, packed messages, outcomes, advertisements; and of two short texts."""
 
 from __future__ import annotations
 
+from ropewalk.disk.token_keys import parse_uri
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.ledger.envelope import envelope
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
@@ -9,6 +10,7 @@ from ropewalk.ledger.remote import messages as message
 from ropewalk.ledger.remote import negotiate
 from ropewalk.ledger.remote.dialing import parse_address
 from ropewalk.ledger.remote.negotiate import Capabilities
+from ropewalk.ledger.versions.versions import parse_minor
 from ropewalk.net import frames
 from tests.fuzz.offering import Parser
 from tests.unit.ledger.making import ADA, NOON
@@ -53,6 +55,16 @@ def _address(raw: bytes) -> None:
     assert scheme in ("tls", "tcp") and host and 0 < port < 65_536
 
 
+def _token_uri(raw: bytes) -> None:
+    found = parse_uri(raw.decode("utf-8", "replace"))
+    assert {"object", "module-path"} <= found.keys() and "pin-value" not in found
+
+
+def _minor(raw: bytes) -> None:
+    major, minor = parse_minor(raw.decode("utf-8", "replace"))
+    assert parse_minor(f"{major}.{minor}") == (major, minor)
+
+
 def _wired(*messages: message.RemoteMessage) -> bytes:
     return b"".join(frames.frame(frames.pack_parts(each.parts_out())) for each in messages)
 
@@ -82,6 +94,10 @@ PARSERS = (
         ),
     ),
     Parser("remote_address", _address, (b"tls://ledger.example:7443", b"tcp://[::1]:1/", b"tls://a:0")),
+    Parser(
+        "token_uri", _token_uri, (b"pkcs11:token=a%20b;object=node?module-path=/lib/x.so&pin-source=file:x",)
+    ),
+    Parser("minor_version", _minor, (b"1.10", b"0.0")),
     Parser(
         "remote_advertisement",
         _advertisement,
