@@ -179,6 +179,7 @@ def test_messages_come_in_once_and_in_order(server, tmp_path):
     assert report.ok
 
 
+@pytest.mark.slow
 def test_both_directions_make_no_loop(server, tmp_path):
     one, two = make(tmp_path, "one"), make(tmp_path, "two")
     publish(one, range(5))

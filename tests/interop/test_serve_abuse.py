@@ -151,6 +151,7 @@ def test_one_key_appends_an_envelope_once(tmp_path):
         assert {each.status for each in answers} == {201} and len({each.body for each in answers}) == 1
 
 
+@pytest.mark.slow
 def test_keyed_appends_survive_kill_9(tmp_path):
     """Killed at any moment, a server that starts again appends a retried request once, never twice."""
     answered: dict[int, str] = {}

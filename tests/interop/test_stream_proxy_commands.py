@@ -141,6 +141,7 @@ def test_a_repository_that_only_the_environment_names_is_not_written_to(beside, 
     assert log.store.head_names(MISSES) == []
 
 
+@pytest.mark.slow
 def test_kill_after_kill_of_either_nothing_is_lost_in_silence(beside, log):  # noqa: F811
     server, origin = beside.serve()
     proxy, said = proxied(beside, origin["url"])

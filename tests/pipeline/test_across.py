@@ -179,6 +179,7 @@ def test_ingest_rejects_faults_between_batches(spark: Any, tmp_path: Path):
     assert report.ok, report.to_json()
 
 
+@pytest.mark.slow
 def test_a_strict_ingest_refuses_what_an_earlier_batch_holds_already(spark: Any, tmp_path: Path):
     world = World.make(tmp_path / "log.git")
     sealed(world, "c", [FIRST.raw], [SECOND.raw])

@@ -91,6 +91,7 @@ def plain_session(spark: Any) -> Iterator[Any]:
     spark.catalog.dropTempView("t")
 
 
+@pytest.mark.slow
 def test_random_plans_give_the_answers_of_duckdb(plain_session: Any, world: World):
     compare(plain_session, world, 12, seed=1)
 

@@ -412,6 +412,7 @@ def test_no_websocket_and_nobody_at_all():
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_peer_that_talks_and_asks_but_takes_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(peer, "QUESTIONS_IDLE_MAX", 20)
     empty, log = memory_log(), filled(3)

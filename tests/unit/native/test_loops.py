@@ -449,6 +449,7 @@ def test_names_are_those_of_git_whatever_the_processor_can(flags, tmp_path, monk
     assert leaves_root(leaf_hashes(bodies)) == merkle.root(map(LEDGER.leaf, bodies))
 
 
+@pytest.mark.slow
 def test_wheel_is_pure_without_a_compiler(tmp_path: Path):
     root = Path(__file__).parents[3]
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
@@ -475,6 +476,7 @@ def test_wheel_is_pure_without_a_compiler(tmp_path: Path):
         assert (tmp_path / "src/ropewalk/native/loops.lib").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_input_makes_the_loops_touch_what_is_not_theirs(tmp_path):
     """Chance templates, columns and objects against a library that watches its own memory."""

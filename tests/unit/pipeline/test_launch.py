@@ -43,6 +43,7 @@ def test_without_any_java_the_advice_is_the_line_to_run(monkeypatch: pytest.Monk
     assert java.INSTALL_LINE in caught.value.advice_now
 
 
+@pytest.mark.slow
 def test_start_leaves_class_archive_for_the_next(tmp_path: Path):
     """With the runtime of the wheel, which lacks even the archive of Java's own classes."""
     wheel = java.find_java({"PATH": ""})

@@ -130,6 +130,7 @@ def test_after_an_error_whoever_asks_again_gets_it_again():
         next(plain)
 
 
+@pytest.mark.slow
 def test_follow_bounds_memory_without_credit():
     sent = [100]
 

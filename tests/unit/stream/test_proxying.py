@@ -63,6 +63,7 @@ def test_two_clients_through_one_link(log):
     running(test)
 
 
+@pytest.mark.slow
 def test_a_replay_hit_and_a_fetch_from_the_origin_and_a_miss(log):
     async def test() -> None:
         async with (

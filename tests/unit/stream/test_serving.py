@@ -582,6 +582,7 @@ def test_rules_nobody_can_read_let_nothing_through(log, text):
     running(run)
 
 
+@pytest.mark.slow
 def test_rewritten_topic_reported_until_accepted(log):
     publish(log, "jobs", {"n": 0})
     old = log.store.head("refs/gatos/messages/jobs/head")
@@ -612,6 +613,7 @@ def test_rewritten_topic_reported_until_accepted(log):
 # Heartbeat and slow readers
 
 
+@pytest.mark.slow
 def test_pings_come_and_silence_ends_the_connection(log):
     async def run() -> None:
         limits = StreamLimits(ping_ms=50, pong_ms=3_000)  # long enough to answer on a loaded machine
@@ -700,6 +702,7 @@ def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
     running(run)
 
 
+@pytest.mark.slow
 def test_stalled_reader_does_not_block_stop(log, monkeypatch):
     monkeypatch.setattr(server, "STUCK_S", 3_600.0)
 
