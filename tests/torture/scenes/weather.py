@@ -118,7 +118,8 @@ class UdpWeather:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._clients: dict[Any, asyncio.DatagramTransport] = {}
-        self.url, self.lost = "", 0
+        self._opened: list[asyncio.DatagramTransport] = []
+        self.url, self.lost, self._ended = "", 0, False
 
     def __enter__(self) -> UdpWeather:
         self._thread.start()
@@ -129,9 +130,18 @@ class UdpWeather:
         return self
 
     def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT_S)
         self._loop.close()
+
+    async def _end(self) -> None:
+        self._ended = True
+        opening = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*opening, return_exceptions=True)
+        for transport in self._opened:
+            transport.abort()
+        await asyncio.sleep(0.01)  # each closes its socket in a later turn of the loop
 
     async def _open(self, client: Any, **where: Any) -> asyncio.DatagramTransport:
         proxy = self
@@ -146,9 +156,12 @@ class UdpWeather:
                 )
 
         transport, _ = await self._loop.create_datagram_endpoint(Way, **where)
+        self._opened.append(transport)
         return transport
 
     def _pass(self, client: Any, data: bytes, addr: Any) -> None:
+        if self._ended:
+            return
         if client is not None:
             self._front.sendto(data, client)
         elif addr in self._clients:
