@@ -61,7 +61,7 @@ def publish(file: str, channel: str | None, evidence: str | None, reducer: str) 
     if evidence is not None:
         given: Any = parse_input(evidence, jcs.parse, limit=MANIFEST_BYTES_MAX)
         if not isinstance(given, dict) or proof is not None:
-            raise Invalid(f"{evidence}: evidence must be one object, in the manifest or in a file of its own")
+            raise Invalid(f"{evidence}: evidence must be one object, in the manifest or in a separate file")
         proof = given
     channel = only_channel(channel)
     receipt, tested = publish_muscle(

@@ -12,9 +12,10 @@ from ropewalk.errors import Conflict, NotFound, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.block.block import check_channel_name, parse_record, seal
-from ropewalk.ledger.channel.channel import Channel, OpenReplica, check_fence, open_log
+from ropewalk.ledger.channel.channel import Channel, OpenLog, OpenReplica, check_fence, open_log
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.approvals import Approval
 from ropewalk.ledger.keys.policies import policy_basis
@@ -97,17 +98,7 @@ def promote(
             protocol_version=version_to_write(home, policy, at_ns),
             basis=promotion_basis(parse_record(copy.index.lines_of(head.height - 1, None)[0]), policy),
         )
-        block = seal(
-            key,
-            channel=act.channel,
-            height=head.height,
-            prev_block_hash=head.block_hash,
-            envelopes=[said.raw],
-            timestamp_ns=at_ns,
-            policy_hash=policy.hash,
-        )
-        copy.log.insert(block)
-    return LedgerReceipt(said.id, block.height, 0, block.hash)
+        return _seal_statement(copy, key, said, at_ns, policy.hash)
 
 
 def propose_policy(
@@ -156,16 +147,24 @@ def rotate_policy(
             protocol_version=version_to_write(home, old, at_ns),
             basis=policy_basis(old, new),
         )
-        block = seal(
-            key,
-            channel=act.channel,
-            height=head.height,
-            prev_block_hash=head.block_hash,
-            envelopes=[said.raw],
-            timestamp_ns=at_ns,
-            policy_hash=act.policy_hash,
-        )
-        opened.log.insert(block)
+        return _seal_statement(opened, key, said, at_ns, act.policy_hash)
+
+
+def _seal_statement(
+    opened: OpenLog, key: SigningKey, said: Envelope, at_ns: int, policy_hash: bytes | None
+) -> LedgerReceipt:
+    """Seal a statement alone in the next block of a channel."""
+    head = opened.log.head
+    block = seal(
+        key,
+        channel=opened.log.channel,
+        height=head.height,
+        prev_block_hash=head.block_hash,
+        envelopes=[said.raw],
+        timestamp_ns=at_ns,
+        policy_hash=policy_hash,
+    )
+    opened.log.insert(block)
     return LedgerReceipt(said.id, block.height, 0, block.hash)
 
 
