@@ -29,17 +29,19 @@ from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.keys.approvals import approve
+from ropewalk.ledger.keys.failover import propose_policy
 from ropewalk.ledger.keys.rotate import propose_rotation
-from ropewalk.ledger.rules.policy import parse_policy
+from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
 from ropewalk.ledger.versions.lifecycle import read_lifecycle
 from ropewalk.ledger.versions.statements import VersionAct
 
 ADA, BOB, CY, EVE, NODE, NEXT = (SigningKey.generate("ed25519", bytes([n]) * 32) for n in range(1, 7))
 START_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
-ACTIONS = ("consumer.reset", "key.rotate", "lifecycle.change", "policy.change")
+ACTIONS = ("consumer.reset", "key.rotate", "lifecycle.change", "policy.change", "policy.rotate")
 
 
 def person(name: str, key: SigningKey) -> dict[str, str]:
@@ -341,12 +343,7 @@ def test_two_executions_take_effect_once(world):
 
 def test_key_rotation_meets_the_channels_own_rule(world):
     home = world.path / "ropewalk"
-    rule = {
-        "id": "two", "name": "two people", "version": 1, "kind": "control", "decision": "deny",
-        "acts": ["rotate"], "approvals": 2, "approvers": [person("ada", ADA), person("bob", BOB)],
-    }  # fmt: skip
-    strict = parse_policy(jcs.encode({"version": 1, "name": "strict", "rules": [rule]}))
-    create_channel(home, "audit", "node", NODE.public, strict)
+    create_channel(home, "audit", "node", NODE.public, two_people("rotate"))
     effect = {"kind": "key.rotate", "act": propose_rotation(home, "audit", NEXT.public).to_json()}
     proposal = world.governance.propose(effect, ADA).ulid
     for key in (ADA, BOB):
@@ -358,6 +355,39 @@ def test_key_rotation_meets_the_channels_own_rule(world):
     with open_channel(home, "audit") as reading:
         assert reading.key_history().current.key == NEXT.public
     assert world.governance.execute(proposal, ADA, [NODE, NEXT]).replayed
+
+
+def two_people(*acts: str) -> Policy:
+    rule = {
+        "id": "two", "name": "two people", "version": 1, "kind": "control", "decision": "deny",
+        "acts": list(acts), "approvals": 2, "approvers": [person("ada", ADA), person("bob", BOB)],
+    }  # fmt: skip
+    return parse_policy(jcs.encode({"version": 1, "name": "strict", "rules": [rule]}))
+
+
+def test_channel_policy_is_rotated_once(world):
+    home, new = world.path / "ropewalk", two_people("rotate", "revoke")
+    create_channel(home, "audit", "node", NODE.public, two_people("rotate"))
+    act = propose_policy(home, "audit", new)
+    effect = {"kind": "policy.rotate", "act": act.to_json(), "policy": jcs.parse(new.to_bytes())}
+    with pytest.raises(Invalid, match="the policy that is proposed"):
+        world.governance.propose({**effect, "policy": jcs.parse(STRICT.to_bytes())}, ADA)
+    proposal = world.governance.propose(effect, ADA).ulid
+    for key in (ADA, CY):
+        world.governance.approve(proposal, key)
+    with pytest.raises(Denied, match="needs 2 approvals, got only from ada"):
+        world.governance.execute(proposal, ADA, [NODE])  # the channel's own rule names ada and bob
+    world.governance.approve(proposal, BOB)
+    with pytest.raises(NotFound, match="not available here"):
+        world.governance.execute(proposal, ADA, [NEXT])
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted(world.git).execute(proposal, ADA, [NODE])
+    assert world.governance.execute(proposal, ADA, [NODE]).state == "executed"
+    with open_channel(home, "audit") as reading:
+        assert reading.policy == new and reading.head().height == 1
+    assert verify_stored(home, "audit", deep=True).first_failure is None
+    with pytest.raises(Conflict, match="another key or policy"):
+        world.governance.propose(effect, ADA)
 
 
 def test_lifecycle_change_is_recorded_in_the_channel(world):
@@ -391,6 +421,9 @@ def test_direct_commands_are_denied(world):
     assert command(*repo, *moving, "--reset").code == 6
     assert command(*repo, "ledger", "lifecycle", "set", "1.0.x", "maintenance").code == 6
     assert command(*repo, "ledger", "key", "rotate", "--channel", "audit", "--to", "node").code == 6
+    (world.path.parent / "strict.json").write_bytes(STRICT.to_bytes())
+    rotating = ("ledger", "policy", "rotate", "--channel", "audit", "--policy", "strict.json")
+    assert command(*repo, *rotating).code == 6
     assert world.position() == world.end
     (world.path / "ropewalk/policy.json").write_text("{")
     broken = command(*repo, "consumer", "reset", "--group", "ci", "--ns", "prod", "--to", "beginning")

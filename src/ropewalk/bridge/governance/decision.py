@@ -207,9 +207,9 @@ def _votes(case: Proposal, rule: GovernanceRule) -> State:
     if case.state == "withdrawn":
         return "withdrawn"
     everyone = {name for name, _ in rule.quorum.people}
-    if len(everyone - case.rejected) < rule.quorum.count:
+    if not rule.quorum.is_met(everyone - case.rejected):
         return "rejected"
-    return "granted" if len(case.approved.keys() - case.rejected) >= rule.quorum.count else "open"
+    return "granted" if rule.quorum.is_met(case.approved.keys() - case.rejected) else "open"
 
 
 def _state(case: Proposal, rule: GovernanceRule, current: str | None, now_ms: int) -> State:

@@ -26,9 +26,12 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.keys.approvals import Approval, require_approvals
+from ropewalk.ledger.keys.failover import rotate_policy
+from ropewalk.ledger.keys.policies import require_policy_approvals
 from ropewalk.ledger.keys.rotate import execute_act, follow_with_snapshots
 from ropewalk.ledger.keys.statements import parse_act
 from ropewalk.ledger.replay.replay import companion
+from ropewalk.ledger.rules.policy import parse_policy as parse_channel_policy
 from ropewalk.ledger.versions.change import change_version, check_change
 from ropewalk.ledger.versions.lifecycle import check_move, read_lifecycle
 from ropewalk.ledger.versions.statements import lifecycle_fault, parse_version_act
@@ -186,6 +189,61 @@ class LifecycleChange:
         return [key for key in keys if history.validity(key.public) is not None]
 
 
+class PolicyRotation:
+    """Gives a ledger channel another policy."""
+
+    def __init__(self, git: GitRepository, act: Any, policy: Any) -> None:
+        self._home, self._act = git.store.place.home, parse_act(act)
+        self._new = parse_channel_policy(jcs.encode(policy))
+        if self._act.act != "policy" or self._act.new_policy_hash != self._new.hash:
+            raise Invalid(
+                "act must be one of `ledger policy rotate --propose`, for the policy that is proposed"
+            )
+        self.act = self._act.to_json()
+
+    def check(self) -> None:
+        with Channel(self._home, self._act.channel) as reading:
+            key, policy = reading.key_history().current.key, reading.policy
+        if (key.identity(), policy and policy.hash) != (self._act.key, self._act.policy_hash):
+            raise Conflict(
+                f"channel {self._act.channel} has another key or policy than the proposal names",
+                advice="Make a new proposal.",
+            )
+
+    def check_ready(self, approvals: Sequence[Approval], keys: Keys) -> None:
+        self.check()
+        with Channel(self._home, self._act.channel) as reading:
+            require_policy_approvals(self._act, reading.policy, approvals)
+        self._sealing(keys)
+
+    def before(self) -> int:
+        with Channel(self._home, self._act.channel) as reading:
+            return reading.head().height
+
+    def done(self, before: Any) -> dict[str, Any] | None:
+        with Channel(self._home, self._act.channel) as reading:
+            height = reading.key_history().policies.height_of(self._new.hash)
+        begun = height is not None and isinstance(before, int) and height >= before
+        return self._result() if begun else None
+
+    def carry_out(self, approvals: Sequence[Approval], keys: Keys) -> dict[str, Any]:
+        sealing = self._sealing(keys)
+        rotate_policy(self._home, self._act, self._new, sealing, approvals=approvals, wait_s=WRITER_WAIT_S)
+        return self._result()
+
+    def _sealing(self, keys: Keys) -> list[SigningKey]:
+        found = [key for key in keys if key.public.identity() == self._act.key]
+        if not found:
+            raise NotFound(
+                f"the key of channel {self._act.channel} is not available here",
+                advice="Execute the proposal on the machine that has the key.",
+            )
+        return found
+
+    def _result(self) -> dict[str, Any]:
+        return {"channel": self._act.channel, "policy_hash": self._new.hash.hex()}
+
+
 class PolicyChange:
     """Replaces the repository's policy. The old one is kept: proposals that it decided stay readable."""
 
@@ -236,6 +294,7 @@ _KINDS: Mapping[str, tuple[Any, frozenset[str]]] = {
     "key.rotate": (KeyRotation, frozenset(("act",))),
     "lifecycle.change": (LifecycleChange, frozenset(("act",))),
     "policy.change": (PolicyChange, frozenset(("policy",))),
+    "policy.rotate": (PolicyRotation, frozenset(("act", "policy"))),
 }
 
 

@@ -21,7 +21,7 @@ from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.ledger.keys.approvals import Quorum, parse_people
 
-ACTIONS: Final = ("consumer.reset", "key.rotate", "lifecycle.change", "policy.change")
+ACTIONS: Final = ("consumer.reset", "key.rotate", "lifecycle.change", "policy.change", "policy.rotate")
 TTL_DEFAULT_MS: Final = 7 * 86_400_000
 POLICY_BYTES_MAX: Final = 512 << 10  # a policy change carries the whole document in an event
 _UNITS: Final = {

@@ -23,6 +23,7 @@ OPTIONS = {
     "key.rotate": ("act",),
     "lifecycle.change": ("act",),
     "policy.change": ("policy",),
+    "policy.rotate": ("act", "policy"),
 }
 _key_option = required("--key name", "NAME", "Key that signs; the policy must name it.")
 
@@ -58,11 +59,11 @@ def governance() -> None:
 @option(
     "--act",
     "F",
-    "key.rotate, lifecycle.change: what `ledger key rotate` or `ledger lifecycle set` wrote with --propose.",
+    "key.rotate, lifecycle.change, policy.rotate: what the ledger command of that purpose wrote with --propose.",
 )
-@option("--policy", "F", "policy.change: the new policy document.")
+@option("--policy", "F", "policy.change: the new policy document; policy.rotate: the new policy bundle.")
 def propose(action: str, name: str, reason: str, **given: Any) -> None:
-    """Propose ACTION: a consumer reset, a key rotation, a lifecycle change or a policy change."""
+    """Propose ACTION: a consumer reset, a key rotation, a lifecycle change, or another policy."""
     from ropewalk.bridge.governance.run import Governance
 
     needed = OPTIONS[action]

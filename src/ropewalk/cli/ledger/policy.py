@@ -83,10 +83,13 @@ def rotate(
     Every control rule of the old policy must be satisfied by approvals. Earlier blocks are still judged by the policy
     they were made under.
     """
+    from ropewalk.bridge.governance.guard import require_ungoverned
     from ropewalk.cli.ledger.channel import channel_keys
     from ropewalk.ledger.keys.failover import propose_policy, rotate_policy
     from ropewalk.ledger.rules.policy import parse_policy
 
+    if propose is None:
+        require_ungoverned(here(), "policy.rotate")
     home, new = here().home, parse_input(file, parse_policy)
     act, signed = given_proposal(proposal, approvals)
     act = act or propose_policy(home, channel, new, reason=reason)

@@ -15,7 +15,7 @@ People are identified by the names in that rule: two keys of one person count as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -112,6 +112,10 @@ class Quorum:
         names = {self.name_of(each.approver) for each in approvals}
         return {name for name in names if name is not None}
 
+    def is_met(self, names: Collection[str]) -> bool:
+        """Return whether so many people are enough."""
+        return len(names) >= self.count
+
 
 @dataclass(frozen=True, slots=True)
 class Control:
@@ -176,7 +180,7 @@ def require_approvals(
         if act.get("act") not in control.acts:
             continue
         people = control.quorum.approved_by(given)
-        if len(people) < control.quorum.count:
+        if not control.quorum.is_met(people):
             who = f"only from {', '.join(sorted(people))}" if people else "none from an approver"
             raise Denied(
                 f"to {_WORDS.get(act['act'], act['act'])} needs {control.quorum.count} approvals, got {who}",

@@ -12,14 +12,15 @@ the old policy asks for are needed, whatever acts that rule names: a policy must
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import BlockRecord
-from ropewalk.ledger.keys.approvals import require_approvals
-from ropewalk.ledger.keys.statements import KeyStatement
+from ropewalk.ledger.keys.approvals import Approval, require_approvals
+from ropewalk.ledger.keys.statements import KeyAct, KeyStatement
 
 if TYPE_CHECKING:
     from ropewalk.ledger.rules.policy import Policy
@@ -45,6 +46,10 @@ class PolicyHistory:
         """Return a policy of this channel by its hash."""
         known = [self._first, *(each for _, _, each in self._rotations)]
         return next((each for each in known if each is not None and each.hash == policy_hash), None)
+
+    def height_of(self, policy_hash: bytes) -> int | None:
+        """Return the height of the newest rotation to a policy; None if there was none."""
+        return next((at for at, _, each in reversed(self._rotations) if each.hash == policy_hash), None)
 
     def rotated(self, height: int, old: bytes | None, new: Policy) -> None:
         """Add a rotation that was checked."""
@@ -86,7 +91,12 @@ def check_policy_rotation(said: KeyStatement, record: BlockRecord | None) -> Pol
         raise Unverified("the old policy must be that of the block")
     if act.new_policy_hash != new.hash or new.hash == act.policy_hash:
         raise Unverified("the new policy must be the one that the act names, and another than the old one")
+    require_policy_approvals(act, old, said.approvals)
+    return new
+
+
+def require_policy_approvals(act: KeyAct, old: Policy | None, approvals: Iterable[Approval]) -> None:
+    """Raise `Denied` unless every control rule of the old policy is satisfied, whatever acts it names."""
     if old is not None:
         controls = [replace(each, acts=frozenset((act.act,))) for each in old.controls]
-        require_approvals(act.to_json(), said.approvals, controls)
-    return new
+        require_approvals(act.to_json(), approvals, controls)
