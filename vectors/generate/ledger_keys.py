@@ -82,6 +82,7 @@ TYPES = {
     "revoke": "ledger.key_revocation",
     "destroy": "ledger.key_destruction",
     "promote": "ledger.key_promotion",
+    "policy": "ledger.policy_rotation",
 }
 
 
@@ -190,7 +191,6 @@ def promoted(
         "epoch": epoch,
     }
     act |= {"height": place, "prev_block_hash": hash_, **changes}
-    signed = canonical({**act, **(approved or {})})
     return said(
         place,
         act,
@@ -198,10 +198,7 @@ def promoted(
         new=accepts or new,
         sealer=sealer,
         basis={"below": below, "policy": policy or held},
-        approvals=tuple(
-            {"approver": identity(key), "signature": signature(key, b"ea:approval:v1", signed)}
-            for key in approvers
-        ),
+        approvals=approvals_of({**act, **(approved or {})}, approvers),
         below=hash_,
         policy_hash=policy_hash_of(held),
     )
@@ -266,6 +263,97 @@ def promotions() -> Case:
             wrong("epoch_repeated", "epoch 2 is next", once, promoted(8, SECOND, OTHER, epoch=1)),
             wrong("after_it", "by a key that was shut out", once, promoted(8, FIRST, OTHER, epoch=2)),
             wrong("revoked", "to a key that was revoked", said(3, end("revoke", SECOND), FIRST), once),
+        ],
+    }
+
+
+def approvals_of(act: Case, keys: tuple[SigningKey, ...]) -> tuple[Case, ...]:
+    signed = canonical(act)
+    return tuple(
+        {"approver": identity(key), "signature": signature(key, b"ea:approval:v1", signed)} for key in keys
+    )
+
+
+def turned(
+    height: int,
+    old: Case | None,
+    new: Case,
+    *,
+    approvers: tuple[SigningKey, ...] = (ANN, BEN),
+    key: SigningKey = FIRST,
+    carries: Case | None = None,
+    held: str | None = None,
+    approved: Case | None = None,
+    sealer: SigningKey = FIRST,
+    **changes: Any,
+) -> Case:
+    """A rotation of the policy in a block under `old`. The rest makes one that does not hold."""
+    before = policy_hash_of(old) if old is not None else None
+    act = {**end("policy", key), "policy_hash": before, "new_policy_hash": policy_hash_of(new), **changes}
+    return said(
+        height,
+        act,
+        sealer,
+        basis={"policy": old, "new_policy": carries or new},
+        approvals=approvals_of({**act, **(approved or {})}, approvers),
+        policy_hash=held or before,
+    )
+
+
+def policies() -> Case:
+    first, second, third = (control(PEOPLE, (act,)) for act in ("rotate", "retire", "destroy"))
+    hashes = {name: policy_hash_of(each) for name, each in zip("abc", (first, second, third), strict=True)}
+    once, yes, no = turned(5, first, second), {"expect": True}, {"expect": False}
+    twice = [once, turned(7, second, third)]
+
+    def at_block(
+        name: str, why: str, keys: list[Case], height: int, has: str | None, pins: str | None, **expect: Any
+    ) -> Case:
+        block = {"height": height, "policy_hash": hashes[has] if has else None}
+        given = {"named": [identity(FIRST)], "keys": keys, "block": block}
+        return {
+            "name": name,
+            "why": why,
+            "input": {**given, "pinned": hashes[pins] if pins else None},
+            **expect,
+        }
+
+    def wrong(name: str, why: str, *keys: Case) -> Case:
+        return at_block(name, why, list(keys), 9, "b", None, error="RopewalkError")
+
+    def forged(name: str, why: str, **lies: Any) -> Case:
+        return wrong(name, why, turned(5, first, second, **lies))
+
+    return {
+        "name": "policy_rotation",
+        "why": "As key_line, with rotations of the policy. May a block of that height have that policy, if the trust "
+        "file pins `pinned`? If a statement does not hold, that is an error.",
+        "cases": [
+            at_block("not_rotated", "the pinned one", [], 9, "a", "a", **yes),
+            at_block("not_pinned", "any will do", [], 9, "b", None, **yes),
+            at_block("another", "not the pinned one", [], 9, "b", "a", **no),
+            at_block("its_own_block", "is made under the old one", [once], 5, "a", "a", **yes),
+            at_block("new_in_its_own_block", "too early", [once], 5, "b", "a", **no),
+            at_block("above", "has the new one", [once], 6, "b", "a", **yes),
+            at_block("above_new_pinned", "also if that is pinned", [once], 6, "b", "b", **yes),
+            at_block("old_above", "it has ended", [once], 6, "a", "a", **no),
+            at_block("other_pinned", "not in this line", [once], 6, "b", "c", **no),
+            at_block("twice", "the third", twice, 8, "c", "a", **yes),
+            at_block("between", "the second", twice, 7, "b", "c", **yes),
+            at_block(
+                "first", "where there was none", [turned(5, None, first, approvers=())], 6, "a", "a", **yes
+            ),
+            forged("one_approval", "two are needed, though the rule names another act", approvers=(ANN,)),
+            forged("approved_twice", "by one person", approvers=(ANN, ANN)),
+            forged("approved_by_another", "whom the old policy does not name", approvers=(ANN, OTHER)),
+            forged("approved_otherwise", "another policy", approved={"new_policy_hash": hashes["c"]}),
+            forged("other_key", "not the key that sealed it", key=OTHER),
+            forged("sealed_by_another", "a stranger's block", key=OTHER, sealer=OTHER),
+            forged("other_policy", "not the one that the act names", carries=third),
+            forged("other_block", "its block has another policy", held=hashes["c"]),
+            forged("other_channel", "said in another channel", channel="ea.other"),
+            wrong("same", "to itself", turned(5, first, first)),
+            wrong("minority", "a policy that is none", turned(5, first, control(PEOPLE, ("promote",), 1))),
         ],
     }
 
@@ -372,4 +460,8 @@ def line() -> Case:
 
 
 def generate() -> dict[str, object]:
-    return {"ledger_keys/line.json": line(), "ledger_keys/promotion.json": promotions()}
+    return {
+        "ledger_keys/line.json": line(),
+        "ledger_keys/promotion.json": promotions(),
+        "ledger_keys/policy.json": policies(),
+    }

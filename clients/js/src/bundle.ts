@@ -5,12 +5,15 @@ import { TarReader, unpack } from "./archive.ts";
 import { concat, decodeUtf8, equal, hashFromHex, toHex } from "./bytes.ts";
 import { RopewalkError } from "./errors.ts";
 import { type Json, encodeText, hasExactly, isObject, parseCanonical } from "./jcs.ts";
-import { NO_ROTATIONS, type TrustLike, evidenceStep, trustOf } from "./judge.ts";
-import { type BlockRecord, ENVELOPE_BYTES_MAX, type Trust, checkBlockSignature, checkBlockSigner, checkRevoked, envelopeId, parseRecord } from "./ledger.ts";
+import { KeyHistory } from "./history.ts";
+import { type TrustLike, evidenceStep, trustOf } from "./judge.ts";
+import type { PublicKey } from "./keys.ts";
+import { type BlockRecord, ENVELOPE_BYTES_MAX, type Trust, envelopeId, parseRecord } from "./ledger.ts";
 import { type Anchor, type Manifest, SIGNATURE_BYTES_MAX, manifestLimit, openManifest } from "./manifest.ts";
 import { LEDGER, RANGE, SHA256, root, verifyInclusion, verifyRange } from "./merkle.ts";
 import { NoteKey, claimedHead, isKeyName, openNote } from "./note.ts";
 import { type Report, type Step, notChecked, reasonOf, reportOf } from "./report.ts";
+import { maybeKeyStatement } from "./statements.ts";
 
 const MANIFEST = "bundle.manifest.json";
 const SIGNATURE = "bundle.manifest.sig";
@@ -20,7 +23,6 @@ const BLOCK_MEMBER_MAX = (4 << 20) + ENVELOPES_MAX;
 const PROOF_MEMBER_MAX = ENVELOPES_MAX * 1200;
 const PROOF_LINE_MAX = 8 << 10;
 const HEADERS_BYTES_MAX = 256 << 20;
-const KEY_STATEMENT = '"event_type":"ledger.key_';
 
 export interface BundleOptions {
   trust?: TrustLike;
@@ -53,6 +55,7 @@ class BundleCheck {
   #cut = "";
   #manifestRaw: Uint8Array | null = null;
   #opened = false;
+  #history: KeyHistory;
   #manifest: Manifest | null = null;
   #expected: string[] = [];
   #records: (BlockRecord | null)[] | null = null;
@@ -63,6 +66,7 @@ class BundleCheck {
 
   constructor(trust: Trust | null, packed: number, threshold: number | undefined) {
     this.#trust = trust;
+    this.#history = new KeyHistory(trust, true);
     this.#packed = packed;
     this.#threshold = threshold;
   }
@@ -101,8 +105,8 @@ class BundleCheck {
       this.#step("block_signatures", () => {
         if (!isRead) return notChecked("", CUT);
         if (trust === null) return notChecked("", OWN_KEY, "trust");
-        if (manifest.keys.length) return notChecked("", NO_ROTATIONS);
-        return passed(`${blocks} blocks, linked, under one range root`);
+        if (this.#history.unjudged) return notChecked("", this.#history.unjudged);
+        return passed(`${blocks} blocks, linked, under one range root${this.#history.summary}`);
       }),
       this.#step("policy_hash", () => this.#policyStep()),
       ...this.#anchorSteps(),
@@ -181,16 +185,13 @@ class BundleCheck {
     this.#expected = [HEADERS, ...numbers.map((number) => `blocks/${number}.jsonl`), ...proofs];
     if (!isSame(manifest.files.map((file) => file.name), this.#expected)) this.#fail("bundle_signature", "the manifest does not list exactly the files of its range");
     if (!isSame(manifest.merkleProofs, proofs)) this.#fail("bundle_signature", "merkle_proofs does not list exactly the proofs of its range");
-    const trust = this.#trust;
-    if (refused || trust === null) return undefined;
-    const revoked = reasonOf(() => checkRevoked(manifest.signer, 2n ** 64n, trust));
-    if (revoked !== null) this.#fail("bundle_signature", revoked);
-    else if (!this.#namesSigner() && !manifest.keys.length) this.#fail("bundle_signature", `${manifest.signer.did()} is not trusted to sign bundles`);
+    const invalid = reasonOf(() => this.#history.follow(manifest.keys));
+    if (invalid !== null) this.#fail("block_signatures", `the manifest's keys: ${invalid}`);
+    if (refused) return undefined;
+    const { signer } = manifest;
+    if (this.#trust !== null && !this.#history.descends(signer, this.#trust.bundleSigners)) this.#fail("bundle_signature", `${signer.did()} is not trusted to sign bundles`);
+    else if (this.#history.isRevoked(signer)) this.#fail("bundle_signature", `${signer.did()} was revoked; the channel's key can sign the bundle anew`);
     return undefined;
-  }
-
-  #namesSigner(): boolean {
-    return this.#trust?.bundleSigners.some((key) => this.#manifest !== null && key.equals(this.#manifest.signer)) ?? false;
   }
 
   // ---- headers ----
@@ -223,14 +224,12 @@ class BundleCheck {
     if (record.channel !== manifest.channel) fail(`block ${height}: channel must be "${manifest.channel}", got "${record.channel}"`);
     const reason = reasonOf(() => {
       checkPlace(record, below, place, height);
-      if (this.#trust !== null && !manifest.keys.length) checkBlockSigner(record, this.#trust);
-      checkBlockSignature(record);
-      const said = manifest.keys.find((each) => each.height === height);
-      if (said && !equal(said.hash, record.hash)) throw new RopewalkError("Invalid", `block ${height}: the manifest's keys are of another block`);
+      this.#history.check(record);
+      const said = manifest.keys.find((each) => each.record.height === height);
+      if (said && !equal(said.record.hash, record.hash)) throw new RopewalkError("Invalid", `block ${height}: the manifest's keys are of another block`);
     });
     if (reason !== null) fail(reason);
-    const pinned = this.#trust?.policyHash ?? null;
-    if (pinned !== null && record.policyHash !== pinned) this.#fail("policy_hash", `block ${height}: policy_hash must be the expected one`, { height });
+    if (!this.#history.fitsPolicy(height, record.policyHash, this.#trust?.policyHash ?? null)) this.#fail("policy_hash", `block ${height}: policy_hash must be the expected one`, { height });
   }
 
   // ---- envelopes and paths ----
@@ -253,8 +252,8 @@ class BundleCheck {
       });
       if (reason !== null) fail("envelope_hashes", reason, index);
     });
-    const isListed = this.#manifest!.keys.some((each) => each.height === height);
-    if (whole.length === 1 && !isListed && latin1(whole[0]).includes(KEY_STATEMENT)) fail("block_signatures", "it is a key statement that the manifest does not list");
+    const isListed = this.#manifest!.keys.some((each) => each.record.height === height);
+    if (whole.length === 1 && !isListed && maybeKeyStatement(latin1(whole[0]))) fail("block_signatures", "it is a key statement that the manifest does not list");
     this.#envelopes += ids.length;
     const listed = this.#manifest!.payloadRefs.slice(this.#refs, this.#refs + refs.length);
     this.#refs += refs.length;
@@ -324,6 +323,8 @@ class BundleCheck {
     const readable = records.filter((record) => record !== null);
     if (records.length < wanted) this.#fail("block_signatures", `${records.length} headers for ${wanted} blocks`);
     else if (toHex(root(readable.map((record) => record.hash), RANGE)) !== manifest.rangeRoot) this.#fail("block_signatures", "the headers do not match range_root");
+    const { stranger } = this.#history;
+    if (stranger) this.#fail("block_signatures", stranger.detail, { height: stranger.height });
     if (manifest.blockHashes.length !== wanted) this.#fail("block_signatures", `${manifest.blockHashes.length} hashes for ${wanted} blocks`);
     const last = records[records.length - 1] ?? null;
     if (last !== null && last.policyHash !== manifest.policyHash) this.#fail("policy_hash", "policy_hash of the manifest must be that of its last block");
@@ -331,7 +332,6 @@ class BundleCheck {
 
   #signatureStep(): Step {
     if (this.#trust === null) return notChecked("", OWN_KEY, "trust");
-    if (!this.#namesSigner()) return notChecked("", NO_ROTATIONS);
     return passed(`signed by ${this.#manifest!.signer.did()}; ${this.#manifest!.files.length} files as listed`);
   }
 
@@ -339,8 +339,10 @@ class BundleCheck {
     const want = this.#trust?.policyHash ?? null;
     if (this.#manifest === null) return notChecked("", "the manifest could not be read");
     if (want === null) return notChecked("", "the trust file pins no policy", "optional");
-    if (this.#manifest.policyHash !== want) return { name: "", status: "failed", detail: `the bundle names ${this.#manifest.policyHash ?? "no policy"}, expected ${want}` };
-    return this.#records?.length ? passed(`policy ${want.slice(0, 16)}…`) : notChecked("", "no header could be read");
+    const last = this.#records?.[this.#records.length - 1] ?? null;
+    if (last === null && this.#manifest.policyHash === want) return this.#records?.length ? passed(`policy ${want.slice(0, 16)}…`) : notChecked("", "no header could be read");
+    if (last !== null && this.#history.fitsPolicy(last.height, last.policyHash, want)) return passed(`policy ${want.slice(0, 16)}…${last.policyHash === want ? "" : ", and those that followed it"}`);
+    return { name: "", status: "failed", detail: `the bundle names ${this.#manifest.policyHash ?? "no policy"}, expected ${want}` };
   }
 
   #anchorSteps(): Step[] {
@@ -348,12 +350,11 @@ class BundleCheck {
     if (!this.#threshold && !witnesses.length && !manifest?.anchors.length) return [];
     const isRequired = witnesses.length > 0 && this.#threshold === undefined;
     if (manifest === null) return [notChecked("anchors", CUT)];
-    if (manifest.keys.length) return [notChecked("anchors", NO_ROTATIONS)];
     const leaves = (this.#records ?? []).filter((record) => record !== null).map((record) => SHA256.leaf(record.headerBytes));
     if (manifest.anchors.length && leaves.length !== manifest.end - manifest.start + 1) {
       return [notChecked("anchors", "the headers they should lead from could not all be read")];
     }
-    const found = manifest.anchors.map((anchor) => judgeAnchor(anchor, manifest, leaves, this.#trust));
+    const found = manifest.anchors.map((anchor) => judgeAnchor(anchor, manifest, leaves, this.#trust, this.#history.named));
     const step = found.find((each) => each.status === "failed") ?? found.find((each) => each.status === "passed") ?? found[0] ?? notChecked("anchors", "the bundle has no anchors");
     if (this.#threshold) {
       const seen = new Set(found.flatMap((each) => each.witnesses as string[]));
@@ -384,7 +385,7 @@ class BundleCheck {
 }
 
 /** Check that an anchor leads from the bundle's headers to its head, and that a trusted key has signed the head. */
-function judgeAnchor(anchor: Anchor, manifest: Manifest, leaves: Uint8Array[], trust: Trust | null): Step {
+function judgeAnchor(anchor: Anchor, manifest: Manifest, leaves: Uint8Array[], trust: Trust | null, sealers: PublicKey[]): Step {
   const facts = { witnesses: [] as string[] };
   const failed = (detail: string): Step => ({ name: "anchors", status: "failed", detail, ...facts });
   const found: { claimed?: ReturnType<typeof claimedHead> } = {};
@@ -397,7 +398,6 @@ function judgeAnchor(anchor: Anchor, manifest: Manifest, leaves: Uint8Array[], t
   if (reason !== null || found.claimed === undefined) return failed(reason ?? "");
   const { head, lines } = found.claimed;
   const where = `blocks ${manifest.start}–${manifest.end} under ${head.origin} at ${head.size}`;
-  const sealers = (trust?.blockSigners ?? []).map((each) => each.key);
   const own = isKeyName(head.origin) ? sealers.filter((key) => key.alg === "ed25519").map((key) => new NoteKey(head.origin, key)) : [];
   const keys = [...(trust?.witnesses ?? []), ...own];
   if (!lines.some((line) => keys.some((key) => key.name === line.name && key.keyId === line.keyId))) {

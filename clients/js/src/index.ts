@@ -9,6 +9,8 @@ export { parseProof, pathFromHex, verify, verifyCheckpoint, verifyManifest, veri
 export type { CheckpointOptions } from "./verify.ts";
 export { verifyBundle } from "./bundle.ts";
 export type { BundleOptions } from "./bundle.ts";
+export { KeyHistory } from "./history.ts";
+export { parseKeyProofs } from "./statements.ts";
 export { PublicKey } from "./keys.ts";
 export { NoteKey, openNote, parseHead } from "./note.ts";
 export { checkEnvelopeSignature, checkPayloadHash, envelopeId, parseEnvelope, parseRecord, parseTrust } from "./ledger.ts";

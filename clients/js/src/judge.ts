@@ -3,9 +3,6 @@
 import { type Trust, parseTrust } from "./ledger.ts";
 import { type Step, notChecked } from "./report.ts";
 
-/** Said wherever a file lists key rotations, which this client does not follow. */
-export const NO_ROTATIONS = "the channel changed its keys, and this client does not follow that: verify the file with `ropewalk verify`";
-
 /** The bytes of a trust file, its parsed form, or nothing: then no signer is known to be trusted. */
 export type TrustLike = Uint8Array | Trust | null | undefined;
 

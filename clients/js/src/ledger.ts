@@ -260,21 +260,3 @@ function revocation(value: Json): Revocation {
   const fingerprint = hashFromHex(value.key) === null ? toHex(identity(value.key).identity()) : (value.key as string);
   return { key: fingerprint, sinceNs: parseTimestamp(value.since), reason };
 }
-
-/** Throw if the trust file revokes the key at that time. */
-export function checkRevoked(key: PublicKey, atNs: bigint, trust: Trust): void {
-  const fingerprint = toHex(key.identity());
-  const found = trust.revocations.find((each) => each.key === fingerprint && atNs >= each.sinceNs);
-  if (found) throw invalid("SigInvalid", `signed with ${key.did()}, which is revoked${found.reason ? ` (${found.reason.slice(0, 80)})` : ""}`);
-}
-
-/** Throw unless the trust file names the block's signer for the time of the block. */
-export function checkBlockSigner(record: BlockRecord, trust: Trust): void {
-  const found = trust.blockSigners.find((each) => each.key.equals(record.signer));
-  if (!found) throw invalid("SigInvalid", `block ${record.height}: signer ${record.signer.did()} is not trusted`);
-  const { sinceNs, untilNs } = found.limit;
-  if (record.timestampNs < sinceNs || (untilNs !== null && record.timestampNs >= untilNs)) {
-    throw invalid("SigInvalid", `block ${record.height}: signed by ${record.signer.did()} outside of the time that the trust file allows`);
-  }
-  checkRevoked(record.signer, record.timestampNs, trust);
-}

@@ -2,10 +2,11 @@
 
 import { concat, hashFromHex, utf8 } from "./bytes.ts";
 import { RopewalkError } from "./errors.ts";
-import { type Json, type JsonObject, checkSize, encode, hasExactly, isObject, parse, parseCanonical } from "./jcs.ts";
+import { type Json, type JsonObject, checkSize, hasExactly, parse, parseCanonical } from "./jcs.ts";
 import { PublicKey, signatureFromJson } from "./keys.ts";
-import { type BlockRecord, natural, parseEnvelope, parseRecord } from "./ledger.ts";
+import { natural } from "./ledger.ts";
 import { reasonOf } from "./report.ts";
+import { type KeyProof, parseKeyProofs } from "./statements.ts";
 
 const BLOCKS_MAX = 100_000;
 const MANIFEST_BYTES_MAX = 64 << 20;
@@ -17,7 +18,6 @@ const ITEMS_FREE = 16_384;
 export const SIGNATURE_BYTES_MAX = 1 << 10;
 const ANCHORS_MAX = 16;
 const ANCHOR_NOTE_MAX = 1 << 17;
-const KEYS_MAX = 4_096;
 const TAIL = /"signer":(\{"identity_type":"[a-z0-9]{1,16}","public_key":"[A-Za-z0-9+/=]{1,128}"\}),"start_height":[0-9]{1,16},"version":1\}$/;
 const NAMES = [
   "version", "channel", "start_height", "end_height", "block_hashes", "range_root", "merkle_proofs", "payload_refs", "policy_hash", "created_at", "signer", "files",
@@ -43,7 +43,7 @@ export interface Manifest {
   files: { name: string; blake3: string; bytes: number }[];
   merkleProofs: string[];
   anchors: Anchor[];
-  keys: BlockRecord[];
+  keys: KeyProof[];
 }
 
 const wrong = (what: string): RopewalkError => new RopewalkError("Invalid", `manifest: ${what}`);
@@ -99,7 +99,7 @@ function parseManifest(raw: Uint8Array): Manifest {
     files: items(value, "files").map(file),
     merkleProofs: items(value, "merkle_proofs").map((each) => text(each, "merkle_proofs")),
     anchors: bounded(value, "anchors", ANCHORS_MAX).map(anchor),
-    keys: bounded(value, "keys", KEYS_MAX).map((each) => keyStatement(each, channel)),
+    keys: Object.hasOwn(value, "keys") ? keyProofs(value.keys, channel) : [],
   };
 }
 
@@ -120,12 +120,10 @@ function anchor(value: Json): Anchor {
   return { note, left: hashes(value.left), right: hashes(value.right) };
 }
 
-function keyStatement(value: Json, channel: string): BlockRecord {
-  if (!hasExactly(value, ["block", "envelope"]) || !isObject(value.envelope)) throw wrong("keys: each item must have block and envelope");
-  const record = parseRecord(encode(value.block));
-  parseEnvelope(encode(value.envelope));
-  if (record.channel !== channel) throw wrong("keys: a statement of another channel");
-  return record;
+function keyProofs(value: Json, channel: string): KeyProof[] {
+  const found = parseKeyProofs(value);
+  if (found.some((each) => each.record.channel !== channel)) throw wrong("keys: a statement of another channel");
+  return found;
 }
 
 function hashes(value: Json): Uint8Array[] {

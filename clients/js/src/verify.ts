@@ -4,20 +4,20 @@ import { hashFromHex, toHex } from "./bytes.ts";
 import { MAGIC } from "./archive.ts";
 import { type BundleOptions, verifyBundle } from "./bundle.ts";
 import { RopewalkError } from "./errors.ts";
-import { NO_ROTATIONS, type TrustLike, evidenceStep, trustOf } from "./judge.ts";
+import { KeyHistory } from "./history.ts";
+import { type TrustLike, evidenceStep, trustOf } from "./judge.ts";
 import { type Json, type JsonObject, encode, hasExactly, isObject, parse } from "./jcs.ts";
 import {
-  type BlockRecord, type Envelope, type Trust, checkBlockSignature, checkBlockSigner, checkEnvelopeSignature, checkPayloadHash, checkRevoked, isDetached,
-  natural, parseEnvelope, parseRecord,
+  type BlockRecord, type Envelope, type Trust, checkBlockSignature, checkEnvelopeSignature, checkPayloadHash, isDetached, natural, parseEnvelope, parseRecord,
 } from "./ledger.ts";
 import { openManifest } from "./manifest.ts";
 import { LEDGER, RANGE, SHA256, verifyConsistency, verifyInclusion, verifyRange } from "./merkle.ts";
 import { type NoteLine, NoteKey, type SignedHead, claimedHead, isKeyName } from "./note.ts";
 import { type Report, type Step, compared, notChecked, reasonOf, reportOf } from "./report.ts";
+import { type KeyProof, parseKeyProofs } from "./statements.ts";
 
 const PATH_MAX = 64;
 const PROOF_BYTES_MAX = 16 << 20;
-const KEYS_MAX = 4_096;
 
 const short = (digest: Uint8Array): string => `${toHex(digest).slice(0, 16)}…`;
 const invalid = (detail: string): RopewalkError => new RopewalkError("InvalidProof", `proof: ${detail}`);
@@ -40,7 +40,7 @@ interface Proof {
   index: number;
   path: Uint8Array[];
   block: BlockRecord;
-  keys: number;
+  keys: KeyProof[];
 }
 
 /** Parse a proof file; only the form is checked. */
@@ -50,8 +50,6 @@ export function parseProof(raw: Uint8Array): Proof {
     throw invalid("expected version, envelope, envelope_id, height, index, path and block");
   }
   if (value.version !== 1) throw invalid("version is unknown; expected 1");
-  const keys = value.keys;
-  if (keys !== undefined && (!Array.isArray(keys) || !keys.length || keys.length > KEYS_MAX)) throw invalid(`keys must be a list of 1 to ${KEYS_MAX} statements`);
   const found: { proof?: Proof } = {};
   const reason = reasonOf(() => {
     found.proof = {
@@ -61,7 +59,7 @@ export function parseProof(raw: Uint8Array): Proof {
       block: parseRecord(encode(value.block)),
       height: natural(value, "height", invalid),
       envelopeId: value.envelope_id,
-      keys: keys === undefined ? 0 : (keys as Json[]).length,
+      keys: Object.hasOwn(value, "keys") ? parseKeyProofs(value.keys) : [],
     };
   });
   if (reason !== null || found.proof === undefined) throw invalid((reason ?? "").replace(/^proof: /, ""));
@@ -73,13 +71,15 @@ export function verifyProof(raw: Uint8Array, trusted?: TrustLike): Report {
   const proof = parseProof(raw);
   const trust = trustOf(trusted);
   const { block, envelope } = proof;
+  const history = new KeyHistory(trust, true);
+  const broken = reasonOf(() => history.follow(proof.keys.filter((each) => each.record.channel === block.channel)));
   const signed = ((envelope.value.signature as JsonObject).signed_fields as Json[]).length;
   const steps = [
     compared("envelope_hash", `id ${short(envelope.id)} in block ${block.height}`, () => checkClaims(proof)),
     payloadStep(envelope),
     compared("envelope_signature", `${signed} fields, by ${envelope.key.did()}`, () => {
       checkEnvelopeSignature(envelope);
-      if (trust) checkRevoked(envelope.key, block.timestampNs, trust);
+      if (trust) history.checkAuthor(envelope.key, block.height, block.timestampNs);
     }),
     compared("merkle_path", `envelope ${proof.index} among ${block.envelopeCount}, under root ${short(block.merkleRoot)}`, () =>
       verifyInclusion(envelope.id, BigInt(proof.index), BigInt(block.envelopeCount), proof.path, block.merkleRoot, LEDGER)),
@@ -89,7 +89,7 @@ export function verifyProof(raw: Uint8Array, trusted?: TrustLike): Report {
     steps.push(notChecked("block_signer", `no trust file: sealed by ${block.signer.did()}, which is not known to be trusted`, "trust"));
     steps.push(notChecked("policy_hash", "no trust file", "optional"));
   } else {
-    steps.push(signerStep(proof, trust), policyStep(block.policyHash, trust.policyHash));
+    steps.push(signerStep(block, history, broken, trust), policyStep(history, block.height, block.policyHash, trust.policyHash));
   }
   if (Object.hasOwn(envelope.value, "attestation_evidence")) steps.push(evidenceStep(1, trust));
   return reportOf(steps, { entries: 1 });
@@ -108,15 +108,25 @@ function payloadStep(envelope: Envelope): Step {
   return { name: "payload_hash", status: "failed", detail: reason };
 }
 
-function signerStep(proof: Proof, trust: Trust): Step {
-  if (proof.keys) return notChecked("block_signer", NO_ROTATIONS);
-  const what = `${proof.block.signer.did()}, one of ${trust.blockSigners.length} trusted to seal blocks`;
-  return compared("block_signer", what, () => checkBlockSigner(proof.block, trust));
+function signerStep(block: BlockRecord, history: KeyHistory, broken: string | null, trust: Trust): Step {
+  const name = "block_signer";
+  const [did, found] = [block.signer.did(), history.signer(block.signer)];
+  if (broken !== null) return { name, status: "failed", detail: broken };
+  if (found && !found.named && found.leads) {
+    return notChecked(name, `${did} was replaced by a key that the trust file names, and is not named itself: whether it was valid at block ${block.height} cannot be checked`);
+  }
+  if (!found?.named) return { name, status: "failed", detail: `block ${block.height}: signer ${did} is not trusted` };
+  const isListed = trust.blockSigners.some((each) => each.key.equals(block.signer));
+  const what = isListed ? `${did}, one of ${trust.blockSigners.length} trusted to seal blocks` : `${did}, which ${found.words}: it replaced a key that is trusted to seal blocks`;
+  return compared(name, what, () => history.check(block));
 }
 
-function policyStep(have: string | null, pinned: string | null): Step {
+function policyStep(history: KeyHistory, height: number, have: string | null, pinned: string | null): Step {
   if (pinned === null) return notChecked("policy_hash", "the trust file pins no policy", "optional");
-  if (have === pinned) return { name: "policy_hash", status: "passed", detail: `policy ${pinned.slice(0, 16)}…, as pinned` };
+  if (history.fitsPolicy(height, have, pinned)) {
+    const how = have === pinned ? "as pinned" : `which follows ${pinned.slice(0, 16)}…`;
+    return { name: "policy_hash", status: "passed", detail: `policy ${(have ?? "none").slice(0, 16)}…, ${how}` };
+  }
   return { name: "policy_hash", status: "failed", detail: `policy mismatch: the trust file pins ${pinned.slice(0, 16)}…, the block has ${have === null ? "none" : `${have.slice(0, 16)}…`}` };
 }
 
@@ -272,23 +282,23 @@ export function verifyManifest(raw: Uint8Array, signature: Uint8Array, trusted?:
   const trust = trustOf(trusted);
   const opened = openManifest(raw, signature, trust?.bundleSigners ?? []);
   const rest = ["envelope_hashes", "merkle_paths", "block_signatures"].map((name) => notChecked(name, "only the manifest was given"));
-  const step = manifestStep(opened, trust);
+  const history = new KeyHistory(trust, true);
+  const step = manifestStep(opened, history, trust);
   if (opened.manifest === null) return reportOf([step, ...rest]);
-  const named = opened.manifest.policyHash;
-  const policy = policyStep(named, trust?.policyHash ?? null);
+  const policy = policyStep(history, opened.manifest.end, opened.manifest.policyHash, trust?.policyHash ?? null);
   return reportOf([step, ...rest, policy], { channel: opened.manifest.channel, start: opened.manifest.start, end: opened.manifest.end });
 }
 
-function manifestStep(opened: ReturnType<typeof openManifest>, trust: Trust | null): Step {
+function manifestStep(opened: ReturnType<typeof openManifest>, history: KeyHistory, trust: Trust | null): Step {
   const name = "bundle_signature";
   const { manifest, refused } = opened;
   if (refused || manifest === null) return { name, status: "failed", detail: refused };
   const did = manifest.signer.did();
+  const reason = reasonOf(() => history.follow(manifest.keys));
+  if (reason !== null) return { name, status: "failed", detail: `the manifest's keys: ${reason}` };
   if (trust === null) return notChecked(name, `signed by ${did}; no trust file names that key`, "trust");
-  const reason = reasonOf(() => checkRevoked(manifest.signer, 2n ** 64n, trust));
-  if (reason !== null) return { name, status: "failed", detail: reason };
-  if (trust.bundleSigners.some((key) => key.equals(manifest.signer))) return { name, status: "passed", detail: `signed by ${did}` };
-  if (manifest.keys.length) return notChecked(name, NO_ROTATIONS);
+  if (history.isRevoked(manifest.signer)) return { name, status: "failed", detail: `${did} was revoked` };
+  if (history.descends(manifest.signer, trust.bundleSigners)) return { name, status: "passed", detail: `signed by ${did}` };
   return { name, status: "failed", detail: `${did} is not trusted to sign bundles` };
 }
 

@@ -122,6 +122,15 @@ vectors("schema/ledger_envelope", (given, expect) => {
   }
 }, { codes: false });
 
+const NOT_SAID = { version: 1, bundle_signers: [], policy_hash: null, roots: [] };
+const followed = (given) => {
+  const history = new rw.KeyHistory(rw.parseTrust(bytes(JSON.stringify({ ...NOT_SAID, block_signers: given.named }))));
+  history.follow(given.keys.length ? rw.parseKeyProofs(given.keys) : []);
+  const { height, timestamp, signer, policy_hash: policy } = given.block;
+  return signer ? history.isValid(rw.PublicKey.fromJson(signer), height, BigInt(timestamp)) : history.fitsPolicy(height, policy, given.pinned);
+};
+for (const name of ["line", "promotion", "policy"]) vectors(`ledger_keys/${name}`, (given, expect) => assert.equal(followed(given), expect), { codes: false });
+
 test("bundle/bundle", () => {
   const { cases } = JSON.parse(readFileSync(new URL("bundle/bundle.json", folder)));
   for (const { name, input: given, expect } of cases) {

@@ -25,6 +25,9 @@ def counts(given: dict[str, Any]) -> bool:
     key_history = KeyHistory(Trust(tuple(map(PublicKey.from_json, given["named"])), ()))
     key_history.follow(parse_key_proofs(given["keys"]) if given["keys"] else ())
     block = given["block"]
+    if "signer" not in block:
+        hashes = (each and bytes.fromhex(each) for each in (block["policy_hash"], given["pinned"]))
+        return key_history.policies.fits(block["height"], *hashes)
     validity = key_history.validity(PublicKey.from_json(block["signer"]))
     return validity is not None and validity.is_valid(block["height"], int(block["timestamp"]))
 
