@@ -108,6 +108,8 @@ def test_the_specifications_spellings_are_kept():
         "head_conflict", "APPEND_REJECTED", "AppendRejected", ("NotFastForward",)
     )
     assert SPELLINGS["TemporalOrder"].aliases == ("UlidOutOfOrder",)
+    for code in ("InvalidJson", "InvalidName", "InvalidUlid"):
+        assert SPELLINGS[code].aliases == ("InvalidEnvelope",)
     assert SPELLINGS["PolicyDenied"][:3] == ("policy_denied", "POLICY_DENIED", "PolicyFail")
     assert SPELLINGS["NotFound"].messages == "topic_not_found"
     assert SPELLINGS["InvalidUlid"].messages == "invalid_ulid"

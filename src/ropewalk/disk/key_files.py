@@ -252,6 +252,7 @@ def _document(folder: Path, name: str, *, private: bool = False) -> dict[str, An
         raise NotFound(
             f'no key "{name}"',
             name=name,
+            key=name,
             advice="`ropewalk init` makes the repository's own key; where a command takes --key, name another."
             if name == REPOSITORY_KEY
             else f"Make one with `ropewalk key new {name}`; `ropewalk key ls` lists them.",

@@ -304,7 +304,8 @@ def test_remotes_are_chosen_by_name(ropewalk, tmp_path):
     assert answer.code == 7 and "git fetch failed" in answer.err
     git("remote", "add", "other", "nowhere.git", cwd=tmp_path / "alone")
     assert ropewalk("push", cwd=tmp_path / "alone").code == 2
-    assert ropewalk("push", "origni", cwd=tmp_path / "alone").code == 3
+    wrong = ropewalk("push", "upstrem", cwd=tmp_path / "alone")
+    assert wrong.code == 3 and "Did you mean upstream?" in wrong.err
 
 
 def test_shallow_clone_says_what_it_needs(team):

@@ -1,4 +1,4 @@
-"""Complete the values of options: namespaces, topics, channels and consumer groups of the repository."""
+"""Complete and correct names of the repository: namespaces, topics, channels, consumer groups, keys, remotes."""
 
 from __future__ import annotations
 
@@ -55,17 +55,25 @@ def _keys(place: RepositoryPaths) -> Iterable[str]:
     return [each.name for folder in (key_folder(), place.keys) for each in ls(folder)]
 
 
+def _remotes(place: RepositoryPaths) -> Iterable[str]:
+    from ropewalk.gitlog.sharing.remotes import remotes
+
+    return remotes(place.git_dir)
+
+
+# By the name of an option, and by the field of a NotFound that holds the name looked up.
 VALUES: dict[str, Callable[[RepositoryPaths], Iterable[str]]] = {
-    "--ns": _namespaces,
-    "--topic": _topics,
-    "--channel": _channels,
-    "--group": _groups,
-    "--key": _keys,
+    "ns": _namespaces,
+    "topic": _topics,
+    "channel": _channels,
+    "group": _groups,
+    "key": _keys,
+    "remote": _remotes,
 }
 
 
-def complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names that begin with `incomplete`; nothing if the repository cannot be read."""
+def _known(ctx: click.Context, kind: str) -> list[str]:
+    """Return the existing names of a kind; nothing if the repository cannot be read."""
     from ropewalk.cli.common.command import Session
     from ropewalk.disk.repository_paths import find_repository
     from ropewalk.errors import RopewalkError
@@ -74,24 +82,40 @@ def complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) 
     repo = session.repo if isinstance(session, Session) else None
     named = os.environ.get("ROPEWALK_REPO")
     try:
-        place = find_repository(repo or Path(named or "."))
-        names = [name for each in param.opts if each in VALUES for name in VALUES[each](place)]
+        return sorted(VALUES[kind](find_repository(repo or Path(named or "."))))
     except (RopewalkError, OSError):
         return []
-    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def kind_of(param: click.Parameter) -> str | None:
+    """Return which of `VALUES` an option takes."""
+    return next((each[2:] for each in param.opts if each.startswith("--") and each[2:] in VALUES), None)
+
+
+def complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names that begin with `incomplete`."""
+    kind = kind_of(param)
+    return [name for name in _known(ctx, kind) if name.startswith(incomplete)] if kind else []
 
 
 def suggest_existing(ctx: click.Context, error: NotFound) -> str | None:
-    """Return a question that names similar logs, channels, groups, keys or files; None if there are none."""
+    """Return a question that names similar logs, channels, groups, keys, remotes or files."""
     from ropewalk.cli.common.suggest import did_you_mean
 
-    asked = {value for value in error.fields.values() if isinstance(value, str)}
-    for param in ctx.command.params:
-        typed = ctx.params.get(param.name or "")
-        if isinstance(typed, str) and typed in asked:
-            names = complete_value(ctx, param, "")
-            if not names and error.detail.startswith("no file") and (folder := Path(typed).parent).is_dir():
-                names = [str(each) for each in islice(folder.iterdir(), COMPARED_FILES) if each.is_file()]
-            if like := did_you_mean(typed, (name for name in names if name != typed)):
-                return like
+    asked = {field: value for field, value in error.fields.items() if isinstance(value, str)}
+    given = [(kind_of(param), ctx.params.get(param.name or "")) for param in ctx.command.params]
+    options = [(kind, typed) for kind, typed in given if kind and typed in asked.values()]
+    # A name that is no option's value may be a part of one, as in `--from ns:prod`.
+    fields = [
+        (kind, typed)
+        for field, typed in asked.items()
+        for kind in {"topic": ("ns", "topic")}.get(field, (field,))
+    ]
+    for kind, typed in options or fields:
+        names = _known(ctx, kind) if kind in VALUES else []
+        if isinstance(typed, str) and typed not in names and (like := did_you_mean(typed, names)):
+            return like
+    if error.detail.startswith("no file") and (folder := Path(asked.get("name", "")).parent).is_dir():
+        files = islice(folder.iterdir(), COMPARED_FILES)
+        return did_you_mean(asked.get("name", ""), [str(each) for each in files if each.is_file()])
     return None

@@ -8,7 +8,6 @@ import click
 
 from ropewalk.cli.common.command import Group, emit
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.git.events import announcing_group, opened
 from ropewalk.errors import NotFound
 
@@ -35,15 +34,14 @@ def ls() -> None:
 @click.option("--ns", help="Only this namespace or topic.")
 def lag(group: str | None, ns: str | None) -> None:
     """Show how many events each group is behind."""
+    from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+
     with opened() as log:
-        every = _rows(log)
-        rows = [row for row in every if group in (None, row["group"]) and ns in (None, row["ns"])]
+        rows = [row for row in _rows(log) if group in (None, row["group"]) and ns in (None, row["ns"])]
         if group is not None and not rows:
-            raise NotFound(
-                f"there is no group {group!r}" + (f" in {ns!r}" if ns is not None else ""),
-                advice=did_you_mean(group, sorted({row["group"] for row in every} - {group})),
-                group=group,
-            )
+            raise NotFound(f"there is no group {group!r}" + (f" in {ns!r}" if ns else ""), group=group, ns=ns)
+        if ns is not None and not rows and ns not in {*log.topics(SHIPLOG), *log.topics(MESSAGES)}:
+            raise NotFound(f"there is no log {ns!r}", ns=ns)
         lines = (f"{r['group']:<20} {r['ns']:<24} {_behind(r['behind'])}" for r in rows)
         emit({"consumers": rows}, lines, "no consumers")
 

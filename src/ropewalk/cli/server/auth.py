@@ -10,6 +10,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, say
 from ropewalk.cli.common.locations import NODE_KEY, here, login, signing_key
+from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.errors import InvalidName, NotFound
 
 file_option = click.option(
@@ -106,7 +107,12 @@ def revoke(name: str, file: str | None) -> None:
     from ropewalk.server.auth.auth_file import read_rules, write_rules
 
     path = _path(file)
-    changed = read_rules(path).without_client(name)
+    rules = read_rules(path)
+    try:
+        changed = rules.without_client(name)
+    except NotFound as error:
+        error.advice_now = did_you_mean(name, (each.name for each in rules.clients)) or error.advice_now
+        raise
     _record("auth.revoke", {"client": name})
     write_rules(path, changed)
     emit({"name": name, "file": str(path)}, f"ok  {name} is revoked")

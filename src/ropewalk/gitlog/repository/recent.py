@@ -90,7 +90,7 @@ def _locate(log: GitRepository, name: str) -> tuple[Layout, str, EntryPosition]:
         with contextlib.suppress(NotFound, Invalid):
             return layout, topic, find_position(log, log.lines.line(layout, topic), to)
     shown = printable(name, NAME_SHOWN_MAX)
-    raise NotFound(f"{shown} names no event, namespace or ref of this repository", name=shown)
+    raise NotFound(f"{shown} names no event, namespace or ref of this repository", name=shown, ns=shown)
 
 
 def _commit(log: GitRepository, oid: Oid) -> Commit:

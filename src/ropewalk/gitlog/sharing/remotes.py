@@ -47,7 +47,7 @@ def choose_remote(git_dir: Path, name: str | None) -> str:
         advice = (
             f"The remotes are: {', '.join(known)}." if known else "Add one with `git remote add origin URL`."
         )
-        raise NotFound(f"there is no remote {name!r}", name=name, advice=advice)
+        raise NotFound(f"there is no remote {name!r}", name=name, remote=name, advice=advice)
     if name is not None or "origin" in known:
         return name or "origin"
     if len(known) == 1:

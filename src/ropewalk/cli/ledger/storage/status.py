@@ -25,10 +25,12 @@ def status(channel: str | None) -> None:
 
     Nothing is verified; `ledger verify --deep` does that.
     """
-    from ropewalk.ledger.channel.settings import channels
+    from ropewalk.ledger.channel.settings import channels, read_settings
     from ropewalk.ledger.versions.lifecycle import notices, read_lifecycle
 
     home, now = here().home, time.time_ns()
+    if channel is not None and channel not in channels(home):
+        read_settings(home, channel)  # raises the error
     found = [_look(home, each, now) for each in ([channel] if channel is not None else channels(home))]
     due = notices(home, now)
     warnings = [notice_line(notice) for notice in due]
