@@ -370,10 +370,21 @@ class _Stage:
                 peer.end()
 
 
-def run_page(page: Page, folder: Path, seconds: float = STEP_SECONDS_MAX, forked: bool = False) -> Outcome:
-    """Run a page in an empty directory; `forked` commands are not started but forked (tests/forking.py)."""
+def run_page(
+    page: Page,
+    folder: Path,
+    seconds: float = STEP_SECONDS_MAX,
+    forked: bool = False,
+    programs: Path | None = None,
+) -> Outcome:
+    """Run a page in an empty directory; `forked` commands are not started but forked (tests/forking.py).
+
+    Commands come from the folder `programs` where one is named.
+    """
     outcome = Outcome()
     stage = _Stage(folder, seconds, forked)
+    if programs is not None:
+        stage.environment["PATH"] = f"{programs}:{stage.environment['PATH']}"
     try:
         for block in page.blocks():
             if block.not_run is not None:
