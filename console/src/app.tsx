@@ -76,7 +76,7 @@ function Page({ name, rest, overview }: { name: string; rest: string[]; overview
     case "deployments": return <Deployments part={rest[0] ?? ""} />;
     case "ledger": return <Ledger rest={rest} overview={overview} />;
     case "gossip": return <Gossip topic={rest[0] ?? null} overview={overview} />;
-    case "consumers": return <Consumers />;
+    case "consumers": return <Consumers overview={overview} />;
     case "pipeline": return <Pipeline overview={overview} />;
     case "verify": return <Verify />;
     default: return <Empty title="This page does not exist">Choose a page on the left.</Empty>;

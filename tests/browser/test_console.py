@@ -299,6 +299,28 @@ def test_proof_and_bundle_verify_in_the_browser(tab: Page, data: Path, server: S
     assert [each for each in tab.requests if "/overview" not in each] == []
 
 
+def press_button(tab: Page, name: str, inside: str = "main") -> None:
+    """Click a button once it is there."""
+    found = f"[...document.querySelectorAll({json.dumps(inside + ' button')})]"
+    found += f".find((each) => each.innerText.trim() === {json.dumps(name)})"
+    until(lambda: tab.ask(f"Boolean({found})"))
+    tab.ask(f"{found}.click()")
+
+
+@pytest.mark.slow
+def test_lag_over_time_is_drawn(tab: Page, server: Served):
+    """The server has the samples: a page that has just opened shows what was before it."""
+    until(lambda: max(len(each["samples"]) for each in server("GET", "/consumer-lag").json["groups"]) > 1)
+    tab.open(server.facts["url"] + "/consumers", WIDE)
+    until(lambda: tab.ask("document.querySelectorAll('figure.chart canvas').length") == 1)
+    label = "document.querySelector('figure.chart').getAttribute('aria-label')"
+    assert "dashboard" in tab.ask(label)
+    tab.ask("document.querySelector('a[href*=\"group=dashboard\"]').click()")
+    shows(tab, "one group", "All groups")
+    tab.open(tab.ask("location.href"), WIDE)
+    shows(tab, "one group", "dashboard")
+
+
 @pytest.mark.slow
 def test_consumer_reset_needs_its_name(tab: Page, data: Path, server: Served):
     with open_repository(data / "log.git") as log, log.consume("mine", "prod", 3) as events:
@@ -331,6 +353,12 @@ def test_webhook_deliveries_are_shown(tab: Page, data: Path, server: Served):
         tab.ask("document.querySelector('button[aria-label^=\"Deliveries of\"]').click()")
         shows(tab, "Newest attempts", "no answer", "has no public address", "Dead letters", "503", dead[:8])
         assert "secret-path" not in tab.ask("document.body.innerText")
+        press_button(tab, "Deliver 1 again…")
+        until(lambda: "may have seen it before" in text(tab, "dialog[open]"))
+        assert len(runner.hooks.dead(hook.id)) == 1
+        press_button(tab, "Deliver again", "dialog[open]")
+        shows(tab, "None: every event was delivered or is tried again.")
+        assert runner.hooks.dead(hook.id) == []
     finally:
         runner.hooks.remove(hook.id)
 

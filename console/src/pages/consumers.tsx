@@ -1,9 +1,10 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import { address, Problem, send, useData } from "../api.ts";
+import { useState } from "preact/hooks";
+import { address, post, Problem, send, useData, type Overview } from "../api.ts";
 import { count, plain, ulidTime } from "../format.ts";
 import { Badge, Card, Dialog, Empty, Engine, Hash, Notice, say, Show, Tile, Time } from "../parts/ui.tsx";
-import { to } from "../router.ts";
+import { ask, to } from "../router.ts";
+import { lagOf, LagPlot, LagSpark, useLag, type Lag } from "./lag.tsx";
 
 interface Consumer {
   group: string;
@@ -15,18 +16,15 @@ interface Consumer {
 }
 
 const POLL_MS = 2_000;
-const KEPT = 120;
 
-export function Consumers() {
+/** Show acts that change something only to those who may somewhere; the server judges each. */
+const mayAct = (overview?: Overview): boolean => !overview?.guarded || overview.identity.rights.some((each) => each.actions.includes("admin"));
+
+export function Consumers({ overview }: { overview?: Overview }) {
   const found = useData<{ consumers: Consumer[] }>("/consumers", {}, POLL_MS);
-  const samples = useRef(new Map<string, number[]>());
+  const lag = useLag();
   const [reset, setReset] = useState<Consumer | null>(null);
-  useEffect(() => {
-    for (const each of found.data?.consumers ?? []) {
-      const key = `${each.group} ${each.log}`;
-      samples.current.set(key, [...(samples.current.get(key) ?? []), each.behind ?? 0].slice(-KEPT));
-    }
-  }, [found.data]);
+  const acts = mayAct(overview);
   return (
     <>
       <div class="head">
@@ -46,11 +44,12 @@ export function Consumers() {
                 <Tile name="At the head" value={count(consumers.filter((each) => each.behind === 0).length)} note={`of ${consumers.length} checkpoints`} />
                 <Tile name="Furthest behind" value={count(Math.max(0, ...consumers.map((each) => each.behind ?? 0)))} note="events" />
               </div>
-              <Card title="Checkpoints" note="Lag is measured every two seconds while this page is open.">
+              {lag.data && lag.data.groups.length > 0 && <LagPlot lag={lag.data} />}
+              <Card title="Checkpoints" note="One for each group and log.">
                 <div class="scroll" tabIndex={0} role="region" aria-label="Checkpoints">
                   <table>
                     <thead><tr><th>Group</th><th>Log</th><th>State</th><th class="num">Behind</th><th>Lag</th><th>Last handled</th><th>Checkpoint</th><th><span class="visually-hidden">Actions</span></th></tr></thead>
-                    <tbody>{consumers.map((each) => <Row each={each} lag={samples.current.get(`${each.group} ${each.log}`) ?? []} reset={() => setReset(each)} />)}</tbody>
+                    <tbody>{consumers.map((each) => <Row each={each} lag={lagOf(lag.data, each.group, each.log)} reset={acts ? () => setReset(each) : null} />)}</tbody>
                   </table>
                 </div>
               </Card>
@@ -58,7 +57,7 @@ export function Consumers() {
           )
         }
       </Show>
-      <Webhooks />
+      <Webhooks acts={acts} />
       {reset && <Reset consumer={reset} close={() => setReset(null)} done={found.reload} />}
     </>
   );
@@ -79,9 +78,10 @@ interface Attempts {
 }
 
 /** The webhooks, and for a chosen one its newest attempts and its dead letters. */
-function Webhooks() {
+function Webhooks({ acts }: { acts: boolean }) {
   const found = useData<{ webhooks: Webhook[] }>("/webhooks", {}, POLL_MS);
   const [chosen, choose] = useState<Webhook | null>(null);
+  const [replay, setReplay] = useState<string[] | null>(null);
   const attempts = useData<Attempts>(chosen ? `/webhooks/${chosen.id}/deliveries` : null, {}, POLL_MS);
   const hooks = found.data?.webhooks ?? [];
   if (hooks.length === 0) return null;
@@ -111,12 +111,37 @@ function Webhooks() {
             <>
               <Log name="Newest attempts" log={chosen.log} rows={deliveries.map((each) => ({ ...each, when: <Time ms={each.at_ms} /> }))} none="Nothing was sent yet." />
               <Log name="Dead letters" log={chosen.log} rows={dead.map((each) => ({ ...each, attempt: each.attempts, when: "–" }))} none="None: every event was delivered or is tried again." />
-              {dead.length > 0 && <p class="muted">To try them again: <code>ropewalk bridge webhook replay {chosen.id}</code></p>}
+              {dead.length > 0 && acts && <div class="body actions"><button onClick={() => setReplay(dead.map((each) => each.ulid))}>Deliver {count(dead.length)} again…</button></div>}
+              {replay && <Replay hook={chosen} ulids={replay} close={() => setReplay(null)} done={() => (found.reload(), attempts.reload())} />}
             </>
           )}
         </Show>
       )}
     </Card>
+  );
+}
+
+function Replay({ hook, ulids, close, done }: { hook: Webhook; ulids: string[]; close: () => void; done: () => void }) {
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const act = async () => {
+    try {
+      const { replayed } = await post<{ replayed: string[] }>(`/webhooks/${hook.id}/replay`, { ulids });
+      say(`${count(replayed.length)} ${replayed.length === 1 ? "event is" : "events are"} delivered again`);
+      done();
+      close();
+    } catch (error) {
+      setProblem(error as Problem);
+    }
+  };
+  return (
+    <Dialog title={`Deliver ${count(ulids.length)} dead ${ulids.length === 1 ? "letter" : "letters"} again?`} open close={close}>
+      <p>The server posts {ulids.length === 1 ? "this event" : "these events"} of <Engine log={hook.log} /> to <code>{plain(hook.url)}</code> once more, with retries. The receiver may have seen {ulids.length === 1 ? "it" : "them"} before.</p>
+      {problem && <Notice kind="bad"><strong>{problem.message}</strong> {problem.advice}</Notice>}
+      <div class="actions">
+        <button onClick={close}>Cancel</button>
+        <button class="primary" onClick={() => void act()}>Deliver again</button>
+      </div>
+    </Dialog>
   );
 }
 
@@ -153,19 +178,17 @@ function Log({ name, log, rows, none }: { name: string; log: string; rows: LogRo
   );
 }
 
-function Row({ each, lag, reset }: { each: Consumer; lag: number[]; reset: () => void }) {
-  const top = Math.max(1, ...lag);
-  const path = lag.map((value, at) => `${at ? "L" : "M"}${(at / (KEPT - 1)) * 140} ${25 - (value / top) * 23}`).join("");
+function Row({ each, lag, reset }: { each: Consumer; lag: Lag["groups"][number]["samples"]; reset: (() => void) | null }) {
   return (
     <tr>
       <td><strong>{plain(each.group)}</strong></td>
       <td><Engine log={each.log} href={to.log(each.log)} /></td>
       <td>{each.behind === 0 ? <Badge state="ok" text="at the head" /> : each.behind === null ? <Badge state="unknown" text="not begun" /> : <Badge state="behind" />}</td>
       <td class="num">{each.behind === null ? "–" : <a href={to.log(each.log, each.ulid ? { at: each.ulid } : {})}>{count(each.behind)}</a>}</td>
-      <td><svg class="spark" viewBox="0 0 140 26" role="img" aria-label={`Lag of ${each.group}, now ${each.behind ?? "unknown"}`}><path d="M0 25.5H140" stroke="var(--line-strong)" /><path d={path} fill="none" stroke="var(--accent)" stroke-width="1.8" /></svg></td>
+      <td><a href={`/consumers${ask({ group: each.group, log: each.log })}`}><LagSpark samples={lag} label={`Lag of ${plain(each.group)} in ${plain(each.log)}, now ${each.behind ?? "unknown"}`} /></a></td>
       <td>{each.ulid ? <Time ms={ulidTime(each.ulid)} /> : "–"}</td>
       <td>{each.ulid ? <Hash text={each.ulid} label="ULID" href={to.log(each.log, { at: each.ulid })} length={26} /> : <span class="muted">begins at the first event</span>}</td>
-      <td class="num"><button class="danger" onClick={reset}><span class="visually-hidden">{plain(each.group)} of {plain(each.log)}: </span>Reset…</button></td>
+      <td class="num">{reset && <button class="danger" onClick={reset}><span class="visually-hidden">{plain(each.group)} of {plain(each.log)}: </span>Reset…</button>}</td>
     </tr>
   );
 }

@@ -33,6 +33,7 @@ from ropewalk.server.auth.audit import CHANNEL as AUDIT_CHANNEL
 from ropewalk.server.auth.audit import audit_envelope
 from ropewalk.server.auth.auth_file import Authenticator
 from ropewalk.server.auth.rate_limit import RateLimiter
+from ropewalk.server.consumer_lag import EVERY_S, ConsumerLag, consumer_rows
 from ropewalk.server.group_reading import GroupMoves
 from ropewalk.server.idempotency import IdempotencyKeys
 from ropewalk.server.metrics import Metrics, TimedDisk
@@ -92,6 +93,8 @@ class ServerNode:
         self.telemetry = _telemetry(settings.otel) if settings.otel is not None else None
         self._exporting: asyncio.Task[None] | None = None
         self.moves = GroupMoves()
+        self.lag = ConsumerLag()
+        self._sampling: asyncio.Task[None] | None = None
         self._doors: dict[str, WriterLease] = {}
         self._tick: asyncio.Task[None] | None = None
         self._stop_delivering = threading.Event()
@@ -117,6 +120,7 @@ class ServerNode:
         self._delivering = asyncio.create_task(in_thread(self.webhooks.run, self._stop_delivering))
         self._delivering.add_done_callback(_report_failure)
         self._tick = asyncio.create_task(self._look_after())
+        self._sampling = asyncio.create_task(self._sample_lag())
         if self.telemetry is not None:
             self._exporting = asyncio.create_task(self.telemetry.run(self))
         if self._watch is not None:
@@ -126,8 +130,9 @@ class ServerNode:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._tick is not None
-        self._tick.cancel()
+        for task in (self._tick, self._sampling):
+            if task is not None:
+                task.cancel()
         self._stop_delivering.set()
         if self._watching is not None:
             self._watching.cancel()
@@ -260,6 +265,12 @@ class ServerNode:
                 if time.monotonic() - last_drop_s > 3_600:
                     last_drop_s = time.monotonic()
                     await self.read(self.keys.drop_old, time.time_ns() // 1_000_000)
+
+    async def _sample_lag(self) -> None:
+        while True:
+            with contextlib.suppress(RopewalkError, OSError):
+                self.lag.take(await self.read(consumer_rows, self.log), time.time_ns() // 1_000_000)
+            await asyncio.sleep(EVERY_S)
 
 
 def _report_failure(done: asyncio.Future[Any]) -> None:

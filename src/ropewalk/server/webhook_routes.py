@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: create, list, delete, and what became of their deliveries. A secret is answered once at most."""
+"""Webhooks over HTTP: create, list, delete, deliveries and dead letters. A secret is answered once at most."""
 
 from __future__ import annotations
 
@@ -82,6 +82,19 @@ async def list_deliveries(
     return reply(await node.read(node.webhooks.hooks.deliveries, hook, limit))
 
 
+@post("/webhooks/{hook:str}/replay", status_code=200)
+async def replay_dead(request: Asked, hook: FromPath[str]) -> Response[models.ReplayedDeliveries]:
+    """Deliver dead letters again, those of `{"ulids": […]}` or all. Needs the right admin, or a server on loopback."""
+    node, identity = node_of(request), identity_of(request)
+    found = await _require(node, identity, hook, "admin" if node.auth.required else "checkpoint")
+    asked: Any = jcs.parse(await body_of(request))
+    ulids = asked.get("ulids", []) if isinstance(asked, dict) and asked.keys() <= {"ulids"} else None
+    if not isinstance(ulids, list) or not all(isinstance(each, str) for each in ulids):
+        raise Invalid('the body must be {} or {"ulids": […]} with strings')
+    await _record(node, identity, "webhook.replay", found)
+    return reply({"replayed": await node.read(node.webhooks.hooks.raise_dead, hook, ulids)})
+
+
 async def _require(node: ServerNode, identity: Identity, hook: str, action: Any) -> Webhook:
     found: Webhook = await node.read(node.webhooks.hooks.get, hook)
     identity.require(action, found.log)
@@ -115,4 +128,6 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-ROUTES = Router("/", route_handlers=[list_webhooks, add_webhook, remove_webhook, list_deliveries])
+ROUTES = Router(
+    "/", route_handlers=[list_webhooks, add_webhook, remove_webhook, list_deliveries, replay_dead]
+)

@@ -11,6 +11,7 @@ from ropewalk.disk.repository_paths import make_repository
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.server.consumer_lag import GROUPS_MAX, SAMPLES_MAX, ConsumerLag, consumer_rows
 from ropewalk.server.rpc import Rpc
 
 EVENT = {"type": "t", "payload": {}}
@@ -71,3 +72,41 @@ def test_admin_replaces_no_checkpoint_of_another_engine(tmp_path):
             assert (await client("GET", "/consumers/g?log=shiplog/prod")).json["ulid"] == first
 
     asyncio.run(main())
+
+
+def test_lag_over_time_is_kept_by_the_server(tmp_path):
+    async def main() -> None:
+        async with served(tmp_path) as client:
+            ulids = [(await client("POST", "/shiplog/prod/events", EVENT)).json["ulid"] for _ in range(3)]
+            await client("PUT", "/consumers/g?log=shiplog/prod", {"ulid": ulids[0]})
+            await check_samples(client, [2])
+            await client("PUT", "/consumers/g?log=shiplog/prod", {"ulid": ulids[2]})
+            client.node.lag.take(consumer_rows(client.node.log), 2**50)
+            await check_samples(client, [2, 0])
+            assert await samples(client, "messages/prod") == []
+
+    async def samples(client, log: str = "shiplog/prod") -> list[dict[str, int]]:
+        answer = (await client("GET", "/consumer-lag")).json
+        assert answer["every_s"] > 0
+        return [sample for each in answer["groups"] if each["log"] == log for sample in each["samples"]]
+
+    async def check_samples(client, want: list[int]) -> None:
+        """Take a sample, as the server does by itself every few seconds."""
+        client.node.lag.take(consumer_rows(client.node.log), 2**50 - 1)
+        found = [each["behind"] for each in await samples(client)]
+        assert sorted(set(found), reverse=True) == want
+
+    asyncio.run(main())
+
+
+def test_lag_is_bounded_and_forgets_lost_groups():
+    lag = ConsumerLag()
+    for number in range(SAMPLES_MAX + 9):
+        lag.take(
+            [{"group": str(n), "log": "shiplog/a", "behind": number} for n in range(GROUPS_MAX + 5)], number
+        )
+    rows = lag.rows(lambda _log: True)
+    assert len(rows) == GROUPS_MAX and {len(each["samples"]) for each in rows} == {SAMPLES_MAX}
+    assert lag.rows(lambda log: log != "shiplog/a") == []
+    lag.take([{"group": "0", "log": "shiplog/b", "behind": None}], 10**6)
+    assert [each["log"] for each in lag.rows(lambda _log: True)] == ["shiplog/b"]

@@ -144,7 +144,7 @@ class Webhooks:
             return self._raise(hook, ulids)
 
     def _raise(self, hook: str, ulids: list[str]) -> list[str]:
-        there = [each["ulid"] for each in self.dead(hook)]
+        there, ulids = [each["ulid"] for each in self.dead(hook)], list(dict.fromkeys(ulids))
         missing = [ulid for ulid in ulids if ulid not in there]
         if missing:
             raise NotFound(f"webhook {hook} has no dead letter {missing[0][:40]!r}")

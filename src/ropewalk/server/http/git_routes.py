@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, post, put
@@ -12,7 +13,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 
 from ropewalk.bridge.governance.guard import is_governed, require_ungoverned
 from ropewalk.errors import Invalid, InvalidEnvelope, NotFound, RopewalkError, TooLarge
-from ropewalk.gitlog.consumers.consumers import cursor_status, cursors, reset_cursor, set_cursor
+from ropewalk.gitlog.consumers.consumers import cursor_status, reset_cursor, set_cursor
 from ropewalk.gitlog.consumers.cursor import Cursor, find_cursor, kind_kept
 from ropewalk.gitlog.core.envelope import Draft, Event, check_numbers
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
@@ -21,6 +22,7 @@ from ropewalk.gitlog.repository.recent import find_event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.ulid import parse
 from ropewalk.server.append_queue import outcome_json, spelled
+from ropewalk.server.consumer_lag import EVERY_S, consumer_rows
 from ropewalk.server.group_reading import read_for_group
 from ropewalk.server.http import models
 from ropewalk.server.http.problems import HttpRefusal
@@ -226,17 +228,15 @@ def _cursor(node: ServerNode, group: str, log: str) -> Cursor:
 @get("/consumers")
 async def list_consumers(request: Asked) -> Response[models.Consumers]:
     """List every consumer group with its position and how far it is behind."""
-    node, identity = node_of(request), identity_of(request)
+    node, may_read = node_of(request), partial(identity_of(request).may, "read")
+    return reply({"consumers": await node.read(consumer_rows, node.log, may_read)})
 
-    def rows() -> list[dict[str, Any]]:
-        found = []
-        for cursor in cursors(node.log):
-            engine = "messages" if cursor.by == "blob" else "shiplog"
-            if identity.may("read", f"{engine}/{cursor.topic}"):
-                found.append(cursor_status(node.log, cursor) | {"log": f"{engine}/{cursor.topic}"})
-        return found
 
-    return reply({"consumers": await node.read(rows)})
+@get("/consumer-lag")
+async def show_lag(request: Asked) -> Response[models.ConsumerLags]:
+    """Show how far consumer groups were behind since the server started, as far as it keeps samples."""
+    node, may_read = node_of(request), partial(identity_of(request).may, "read")
+    return reply({"every_s": EVERY_S, "groups": node.lag.rows(may_read)})
 
 
 LogName = Annotated[str, QueryParameter(description="The log: shiplog/NS or messages/TOPIC.")]
@@ -297,6 +297,7 @@ ROUTES = Router(
         publish_message,
         read_messages,
         list_consumers,
+        show_lag,
         show_consumer,
         set_consumer,
         delete_consumer,

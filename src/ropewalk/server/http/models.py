@@ -141,6 +141,12 @@ class RemovedWebhook(Struct):
     removed: str
 
 
+class ReplayedDeliveries(Struct):
+    """The dead letters that are delivered again."""
+
+    replayed: list[str]
+
+
 class Delivery(Struct):
     """One attempt to deliver an event; `status` is null if there was no answer."""
 
@@ -180,6 +186,28 @@ class Consumers(Struct):
     """All consumer groups."""
 
     consumers: list[Consumer]
+
+
+class LagSample(Struct):
+    """How many events a group was behind; null if it had not begun."""
+
+    at_ms: int
+    behind: int | None
+
+
+class GroupLag(Struct):
+    """The samples of a group in a log, oldest first; a time without change has two."""
+
+    group: str
+    log: str
+    samples: list[LagSample]
+
+
+class ConsumerLags(Struct):
+    """Samples of all groups, and how often the server takes one."""
+
+    every_s: float
+    groups: list[GroupLag]
 
 
 class Checkpoint(Struct):

@@ -26,6 +26,7 @@ BODIES: Final[dict[str, tuple[dict[str, Any], tuple[str, ...], Any]]] = {
         ("application/json",),
         {"url": "https://ci.example/hook", "log": "shiplog/prod"},
     ),
+    "replay_dead": (_OBJECT, ("application/json",), {"ulids": [ULID]}),
     "append_envelopes": (_ONE_OR_MANY, ("application/json", "application/cbor"), None),
     "append_gossip": (_OBJECT, ("application/json",), {"payload": {"text": "hello"}, "key": "node"}),
     "ask_warehouse": (
