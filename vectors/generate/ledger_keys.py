@@ -83,6 +83,7 @@ TYPES = {
     "destroy": "ledger.key_destruction",
     "promote": "ledger.key_promotion",
     "policy": "ledger.policy_rotation",
+    "evidence": "ledger.evidence_rotation",
 }
 
 
@@ -459,9 +460,85 @@ def line() -> Case:
     }
 
 
+def changed_evidence(
+    height: int = 5,
+    old: str | None = None,
+    new: str = "aa" * 32,
+    *,
+    people: tuple[SigningKey, ...] = (),
+    policy: Case | None = None,
+    author: SigningKey = FIRST,
+    sealer: SigningKey | None = None,
+    **changes: Any,
+) -> Case:
+    act = {**end("evidence", FIRST), "evidence_hash": old, "new_evidence_hash": new}
+    act |= {"roots": ["cc" * 32], "keys": [fingerprint(OTHER)], **changes}
+    hash_ = None if policy is None else policy_hash_of(policy)
+    signed = approvals_of(act, people)
+    return said(height, act, author, sealer=sealer, approvals=signed, policy_hash=hash_)
+
+
+def evidence() -> Case:
+    first, second = changed_evidence(), changed_evidence(6, "aa" * 32, "bb" * 32)
+    two, other = control(PEOPLE, ("evidence",)), control(PEOPLE, ("rotate",))
+
+    def recorded(name: str, why: str, hash_: str | None, *keys: Case) -> Case:
+        made = case(name, why, list(keys), expect=True)
+        made["input"]["evidence_hash"] = hash_
+        return made
+
+    def wrong(name: str, why: str, *keys: Case) -> Case:
+        return case(name, why, list(keys), error="RopewalkError")
+
+    def under(policy: Case, *people: SigningKey) -> tuple[Case, Case]:
+        """The channel gets that policy, then other evidence."""
+        return turned(3, None, policy, approvers=()), changed_evidence(people=people, policy=policy)
+
+    return {
+        "name": "evidence_rotation",
+        "why": "As key_line, with rotations of the trusted evidence: is `evidence_hash` the hash of the settings that "
+        "the channel recorded last? If a statement does not hold, that is an error.",
+        "cases": [
+            recorded("none", "nothing was recorded", None),
+            recorded("first", "the hash of its settings", "aa" * 32, first),
+            recorded("second", "the last one counts", "bb" * 32, first, second),
+            recorded(
+                "first_replaces",
+                "settings that were not recorded",
+                "aa" * 32,
+                changed_evidence(old="dd" * 32),
+            ),
+            recorded("approved", "by two", "aa" * 32, *under(two, ANN, CID)),
+            recorded("not_controlled", "the rule is about another act", "aa" * 32, *under(other)),
+            wrong("one_approval", "two are needed", *under(two, ANN)),
+            wrong("one_person", "is not two", *under(two, ANN, ANN)),
+            wrong("approved_by_another", "whom the policy does not name", *under(two, ANN, OTHER)),
+            wrong(
+                "not_chained",
+                "not the settings recorded last",
+                first,
+                changed_evidence(6, "dd" * 32, "bb" * 32),
+            ),
+            wrong("forgotten", "there were settings", first, changed_evidence(6, None, "bb" * 32)),
+            wrong("same_settings", "by themselves", changed_evidence(old="aa" * 32)),
+            wrong("other_key", "not about the key that seals", changed_evidence(key=fingerprint(OTHER))),
+            wrong("other_channel", "said in another channel", changed_evidence(channel="ea.other")),
+            wrong(
+                "signed_by_another",
+                "not by the key that seals",
+                changed_evidence(author=OTHER, sealer=FIRST),
+            ),
+            wrong("sealed_by_another", "a stranger's block", changed_evidence(author=OTHER)),
+            wrong("short_root", "64 hex digits each", changed_evidence(roots=["cc"])),
+            wrong("roots_not_listed", "a list", changed_evidence(roots="cc" * 32)),
+        ],
+    }
+
+
 def generate() -> dict[str, object]:
     return {
         "ledger_keys/line.json": line(),
         "ledger_keys/promotion.json": promotions(),
         "ledger_keys/policy.json": policies(),
+        "ledger_keys/evidence.json": evidence(),
     }

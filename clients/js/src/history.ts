@@ -49,6 +49,8 @@ export class KeyHistory {
   readonly #statements = new Map<number, string>();
   readonly #revoked = new Map<string, Revoked[]>();
   readonly #policies: { above: number; old: string | null; policy: Policy }[] = [];
+  /** The hash of the evidence settings that the channel recorded last. */
+  evidenceHash: string | null = null;
   #epoch = 0;
   #begun = false;
   #leads = false;
@@ -185,10 +187,11 @@ export class KeyHistory {
       if (known !== undefined) throw unverified("two blocks of that height have key statements");
       if (toHex(envelope.id) !== toHex(record.merkleRoot) || record.envelopeCount !== 1) throw unverified("its envelope must be the only one of its block");
       const said = this.#look(envelope, record);
-      if (said.act === "policy") {
+      if (said.act === "policy" || said.act === "evidence") {
         // A statement of an unnamed key must not change which policy a trust file pins.
         if (this.#validities.get(idOf(record.signer))?.named === false) return;
-        this.#policies.push({ above: record.height, old: said.signed.policy_hash as string | null, policy: checkPolicyRotation(said, record) });
+        if (said.act === "evidence") this.evidenceHash = said.signed.new_evidence_hash as string;
+        else this.#policies.push({ above: record.height, old: said.signed.policy_hash as string | null, policy: checkPolicyRotation(said, record) });
       } else this.#apply(said, record.height);
       this.#statements.set(record.height, hash);
     });
@@ -205,7 +208,7 @@ export class KeyHistory {
     if (said.channel !== record.channel) throw unverified(`it belongs to channel "${said.channel.slice(0, 80)}"`);
     if (said.act === "rotate") this.#lookAtRotation(said, envelope, sealer);
     else if (said.act === "promote") this.#lookAtPromotion(said, envelope, record);
-    else if (said.act === "policy") checkPolicyRotation(said, record);
+    else if (said.act === "policy" || said.act === "evidence") this.#lookAtSettings(said, record);
     else {
       const found = this.#validities.get(said.key);
       if (!found && said.act !== "revoke") throw unverified(`${said.key.slice(0, 16)}… is not a key of this channel`);
@@ -214,6 +217,13 @@ export class KeyHistory {
     const policy = this.#policies.find((each) => each.policy.hash === record.policyHash)?.policy;
     if (policy) requireApprovals(said.signed, said.approvals, policy.controls);
     return said;
+  }
+
+  #lookAtSettings(said: KeyStatement, record: BlockRecord): void {
+    const { evidence_hash: from, new_evidence_hash: to } = said.signed;
+    if (said.key !== idOf(record.signer)) throw unverified(`${said.key.slice(0, 16)}… is not the key that signed it`);
+    if (said.act === "policy") checkPolicyRotation(said, record);
+    else if (from === to || ![null, from].includes(this.evidenceHash)) throw unverified("it must replace the evidence settings that were recorded last by other ones");
   }
 
   #lookAtRotation(said: KeyStatement, envelope: Envelope, sealer: PublicKey): void {

@@ -9,7 +9,7 @@ import { reasonOf } from "./report.ts";
 
 const APPROVALS_MAX = 32;
 const POLICY_BYTES_MAX = 4 << 20;
-const ACTS = ["rotate", "retire", "revoke", "destroy", "promote", "policy", "version"];
+const ACTS = ["rotate", "retire", "revoke", "destroy", "promote", "policy", "evidence", "version"];
 const COMMON = { id: "string", name: "string", version: "integer", kind: "string", decision: "string" };
 const KINDS: Record<string, Record<string, string>> = {
   signers: { allowed: "list" }, domains: { allowed: "list" }, signed_fields: {}, correlation: {}, evidence: { formats: "list" }, evidence_checked: {},

@@ -127,9 +127,10 @@ const followed = (given) => {
   const history = new rw.KeyHistory(rw.parseTrust(bytes(JSON.stringify({ ...NOT_SAID, block_signers: given.named }))));
   history.follow(given.keys.length ? rw.parseKeyProofs(given.keys) : []);
   const { height, timestamp, signer, policy_hash: policy } = given.block;
+  if ("evidence_hash" in given) return history.evidenceHash === given.evidence_hash;
   return signer ? history.isValid(rw.PublicKey.fromJson(signer), height, BigInt(timestamp)) : history.fitsPolicy(height, policy, given.pinned);
 };
-for (const name of ["line", "promotion", "policy"]) vectors(`ledger_keys/${name}`, (given, expect) => assert.equal(followed(given), expect), { codes: false });
+for (const name of ["line", "promotion", "policy", "evidence"]) vectors(`ledger_keys/${name}`, (given, expect) => assert.equal(followed(given), expect), { codes: false });
 
 test("bundle/bundle", () => {
   const { cases } = JSON.parse(readFileSync(new URL("bundle/bundle.json", folder)));

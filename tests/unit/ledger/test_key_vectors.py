@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ropewalk import errors
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
@@ -28,6 +29,8 @@ def counts(given: dict[str, Any]) -> bool:
     if "signer" not in block:
         hashes = (each and bytes.fromhex(each) for each in (block["policy_hash"], given["pinned"]))
         return key_history.policies.fits(block["height"], *hashes)
+    if "evidence_hash" in given:
+        return key_history.evidence == hash_from_hex(given["evidence_hash"])
     validity = key_history.validity(PublicKey.from_json(block["signer"]))
     return validity is not None and validity.is_valid(block["height"], int(block["timestamp"]))
 

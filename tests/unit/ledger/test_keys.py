@@ -32,7 +32,8 @@ from tests.unit.ledger.rotating import (
 )
 
 from ropewalk.disk import key_files
-from ropewalk.errors import Conflict, Denied, Invalid, NotFound, SigInvalid, Unverified
+from ropewalk.errors import Conflict, Denied, Invalid, NotFound, RopewalkError, SigInvalid, Unverified
+from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
@@ -661,17 +662,23 @@ def test_changed_roots_are_recorded(tmp_path):
         made = reading.envelope(receipt.envelope_id)
     payload = made.value["payload"]
     der = ssl.PEM_cert_to_DER_cert(new.roots[0])
-    assert made.event_class == "CapabilityAdvertisement" and payload["since"] == at(0)
+    assert made.event_type == "ledger.evidence_rotation" and payload["since"] == at(0)
     assert payload["roots"] == [hashlib.sha256(der).hexdigest()]
     assert settings_step() == "passed"
-    lie = observed(1, event_type="ledger.evidence.rotated", payload={**payload, "settings": "00" * 32})
-    with opened_with(tmp_path, NODE) as opened:
-        opened.log.submit(lie.raw)
+    lie = {**payload, "evidence_hash": payload["new_evidence_hash"], "new_evidence_hash": "00" * 32}
+    with opened_with(tmp_path, NODE) as opened, pytest.raises(RopewalkError):
+        opened.log.submit(observed(1, event_class="Alert", event_type=made.event_type, payload=lie).raw)
     assert settings_step() == "passed"  # an author's envelope records nothing
+    for spoil in (
+        lambda: write_evidence(tmp_path, CHANNEL, old),
+        (tmp_path / "ledger" / CHANNEL / "evidence.json").unlink,
+    ):
+        spoil()
+        assert settings_step() == "failed"
+        with pytest.raises(Unverified, match="not the one that the channel recorded"):
+            opened_with(tmp_path, NODE)
+    assert rotate(new) is None and settings_step() == "passed"  # as after a crash between record and file
     write_evidence(tmp_path, CHANNEL, old)
-    assert settings_step() == "failed"
-    (tmp_path / "ledger" / CHANNEL / "evidence.json").unlink()
-    assert settings_step() == "failed"
     key_files.destroy(tmp_path / "keys", "node")
     assert settings_step() == "not_checked"  # a copy may trust other evidence
 
@@ -680,8 +687,30 @@ def test_evidence_set_records_a_change(ropewalk):
     done(ropewalk, "ledger", "create", "--channel", "c")
     change = ("ledger", "evidence", "set", "--channel", "c", "--key", "ada", "--builder")
     assert [done(ropewalk, *change, f"urn:{n}")["recorded"] for n in (1, 1, 2)] == [None, None, 0]
-    (block,) = done(ropewalk, "ledger", "read", "--channel", "c")["blocks"]
-    assert block["envelopes"][0]["payload"]["builders"] == ["urn:2"]
+    (act,) = done(ropewalk, "ledger", "key", "show", "--channel", "c")["acts"]
+    found = Path(done(ropewalk, *change, "urn:2")["path"]).read_bytes()
+    assert act["new_evidence_hash"] == blake3(found).hex() and len(act["keys"]) == 1
+    assert done(ropewalk, "ledger", "verify", "--deep")["ok"]
+
+
+def test_evidence_change_needs_two_people(ropewalk):
+    done(ropewalk, "key", "new", "bob")
+    people = [{"name": name, **done(ropewalk, "key", "show", name)["public"]} for name in ("ada", "bob")]
+    policy = policy_of(rule("control", acts=["evidence"], approvals=2, approvers=people))
+    Path("policy.json").write_bytes(policy.to_bytes())
+    done(ropewalk, "ledger", "create", "--channel", "c", "--policy", "policy.json")
+    change = ("ledger", "evidence", "set", "--channel", "c", "--builder", "urn:1")
+    assert ropewalk(*change).code == 6  # also the first settings
+    done(ropewalk, *change, "--reason", "first", "--propose", "act.json")
+    given = ["--proposal", "act.json"]
+    for name in ("ada", "bob"):
+        done(ropewalk, "ledger", "key", "approve", "act.json", "--key", name, "-o", f"{name}.json")
+        given += ["--approval", f"{name}.json"]
+    assert ropewalk(*change, *given[:4]).code == 6
+    assert ropewalk(*change[:-1], "urn:2", *given).code == 4  # approved for other settings
+    assert not Path(".git/ropewalk/ledger/c/evidence.json").exists()
+    assert done(ropewalk, *change, *given)["recorded"] == 0
+    assert ropewalk(*change[:-1], "urn:2", *given).code == 4
     assert done(ropewalk, "ledger", "verify", "--deep")["ok"]
 
 

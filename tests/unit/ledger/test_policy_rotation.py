@@ -58,9 +58,7 @@ def rotated(
     **lies: Any,
 ) -> Envelope:
     """A policy rotation; `lies` make one that is forged."""
-    act = KeyAct(
-        "policy", CHANNEL, signer.public.identity(), at(0), policy_hash=OLD.hash, new_policy_hash=NEW.hash
-    )
+    act = KeyAct("policy", CHANNEL, signer.public.identity(), at(0), old_hash=OLD.hash, new_hash=NEW.hash)
     act = replace(act, **lies)
     signed = [approve(replace(act, **(approved or {})).to_json(), key) for key in approvers or (ADA, SECP)]
     return key_envelope(act, signer, at(0), approvals=signed, basis=basis or policy_basis(old, new))
@@ -119,12 +117,12 @@ WEAK = policy_of("weak")
 FORGED: dict[str, tuple[dict[str, Any], str]] = {
     "one approval": ({"people": (ADA,)}, "got only from ada"),
     "strangers": ({"people": (STRANGER, NEXT)}, "got none"),
-    "approved otherwise": ({"approved": {"new_policy_hash": WEAK.hash}}, "the approval of"),
+    "approved otherwise": ({"approved": {"new_hash": WEAK.hash}}, "the approval of"),
     "another new policy": ({"new": WEAK}, "must be the one that the act names"),
     "another old policy": ({"old": WEAK}, "old policy must be that of the block"),
     "no old policy": ({"old": None}, "old policy must be that of the block"),
-    "another old hash": ({"policy_hash": WEAK.hash, "old": WEAK}, "old policy must be that of the block"),
-    "the same policy": ({"new_policy_hash": OLD.hash, "new": OLD}, "another than the old one"),
+    "another old hash": ({"old_hash": WEAK.hash, "old": WEAK}, "old policy must be that of the block"),
+    "the same policy": ({"new_hash": OLD.hash, "new": OLD}, "another than the old one"),
     "another key": ({"key": STRANGER.public.identity()}, "is not the key that signed it"),
     "another channel": ({"channel": "ea.other"}, "belongs to channel"),
 }
@@ -180,7 +178,7 @@ def test_writer_takes_up_the_new_policy(home):
             opened.log.submit(observed(3, domain="ea.core").raw)
         opened.log.submit(observed(3, domain="ops.more").raw)
         with pytest.raises(RopewalkError, match="is not submitted"):
-            opened.log.submit(rotated(Chain(), new=WEAK, new_policy_hash=WEAK.hash).raw)
+            opened.log.submit(rotated(Chain(), new=WEAK, new_hash=WEAK.hash).raw)
     assert verify_stored(home, CHANNEL, deep=True, trust=FIRST).ok
 
 

@@ -195,7 +195,7 @@ class PolicyRotation:
     def __init__(self, git: GitRepository, act: Any, policy: Any) -> None:
         self._home, self._act = git.store.place.home, parse_act(act)
         self._new = parse_channel_policy(jcs.encode(policy))
-        if self._act.act != "policy" or self._act.new_policy_hash != self._new.hash:
+        if self._act.act != "policy" or self._act.new_hash != self._new.hash:
             raise Invalid(
                 "act must be one of `ledger policy rotate --propose`, for the policy that is proposed"
             )
@@ -204,7 +204,7 @@ class PolicyRotation:
     def check(self) -> None:
         with Channel(self._home, self._act.channel) as reading:
             key, policy = reading.key_history().current.key, reading.policy
-        if (key.identity(), policy and policy.hash) != (self._act.key, self._act.policy_hash):
+        if (key.identity(), policy and policy.hash) != (self._act.key, self._act.old_hash):
             raise Conflict(
                 f"channel {self._act.channel} has another key or policy than the proposal names",
                 advice="Make a new proposal.",

@@ -18,6 +18,15 @@ from ropewalk.cli.ledger.evidence_report import (
     report_data,
     wrap,
 )
+from ropewalk.cli.ledger.key import (
+    approval_option,
+    check_fits,
+    given_proposal,
+    proposal_option,
+    propose_option,
+    reason_option,
+)
+from ropewalk.cli.ledger.proposal import write_proposal
 from ropewalk.errors import Conflict, NotFound, Unverified
 from ropewalk.kernel.terminal_text import printable
 
@@ -88,6 +97,10 @@ for _command in (report_data, wrap, provenance):
     "Maximum age of a document, report or provenance (default: unlimited).",
     type=click.IntRange(1),
 )
+@reason_option
+@propose_option
+@proposal_option
+@approval_option
 def set_(
     channel: str,
     roots: tuple[str, ...],
@@ -104,16 +117,22 @@ def set_(
     crls: tuple[str, ...],
     snark_keys: tuple[str, ...],
     max_age: int | None,
+    reason: str,
+    propose: str | None,
+    proposal: str | None,
+    approvals: tuple[str, ...],
 ) -> None:
     """Set the evidence that a channel trusts, replacing earlier settings. Rule 5 then also checks evidence.
 
     Only what is named here is trusted: without options, all evidence fails. A change of earlier settings is recorded in
-    the channel, with fingerprints and date.
+    the channel, with fingerprints and date. If the policy requires approvals for `evidence`, give the same options with
+    --propose, and again with --proposal and --approval.
     """
+    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.evidence.allowed import EvidenceAllowList
     from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text
-    from ropewalk.ledger.evidence.rotation import rotate_evidence
-    from ropewalk.ledger.evidence.settings import NAME, read_evidence
+    from ropewalk.ledger.evidence.rotation import propose_evidence, rotate_evidence
+    from ropewalk.ledger.evidence.settings import NAME
     from ropewalk.ledger.evidence.snark import KEY_BYTES_MAX, key_text
     from ropewalk.ledger.evidence.trust import EvidenceSettings
 
@@ -132,13 +151,21 @@ def set_(
     )
     settings = EvidenceSettings(tuple(read_input(root).decode("ascii", "replace") for root in roots), pins)
     home = here().home
+    act, signed = given_proposal(proposal, approvals)
+    if act is None and (propose or reason):
+        with open_channel(home, channel) as reading:
+            act = propose_evidence(reading, settings, reason=reason)
+    if act is not None:
+        check_fits(act, "evidence", channel)
+        if propose is not None:
+            write_proposal(propose, act.to_json())
+            return
     keys: tuple[SigningKey, ...] = ()
-    if read_evidence(home, channel) is not None:
-        try:
-            keys = channel_keys(channel)
-        except (Conflict, NotFound):  # a copy; its origin records what it trusts
-            say("not recorded: the key of the channel is not here")
-    receipt = rotate_evidence(home, channel, settings, keys, wait_s=WRITER_WAIT_S)
+    try:
+        keys = channel_keys(channel)
+    except (Conflict, NotFound):  # a copy; its origin records what it trusts
+        say("not recorded: the key of the channel is not here")
+    receipt = rotate_evidence(home, channel, settings, keys, act=act, approvals=signed, wait_s=WRITER_WAIT_S)
     if receipt is not None:
         say(f"recorded in {channel} at height {receipt.height}")
     emit(

@@ -394,7 +394,8 @@ def _table(rows: list[dict[str, Any]], revoked: list[dict[str, Any]], channel: s
 def _act_line(act: dict[str, Any]) -> str:
     to = f" to {act['new_fingerprint'][:16]}…" if "new_fingerprint" in act else ""
     to += f", until {act['until']}" if "until" in act else ""
-    to += f" policy {act['new_policy_hash'][:16]}…" if "new_policy_hash" in act else ""
+    for name in ("policy", "evidence"):
+        to += f" {name} {act[f'new_{name}_hash'][:16]}…" if f"new_{name}_hash" in act else ""
     to += f" in epoch {act['epoch']}" if "epoch" in act else ""
     people = f"  approved by {', '.join(act['approved_by'])}" if act["approved_by"] else ""
     return f"{act['height']}  {act['act']} {act['key'][:16]}…{to}, since {act['since']}{people}"

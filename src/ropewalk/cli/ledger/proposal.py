@@ -16,6 +16,7 @@ WORDS = {
     "revoke": "revoke a key in channel {}: signatures from that date on are rejected",
     "destroy": "destroy a key of channel {} permanently",
     "policy": "give channel {} another policy",
+    "evidence": "give channel {} other trusted evidence",
     "promote": "make a copy of channel {} its writer: the old writer is shut out",
 }
 
@@ -51,6 +52,10 @@ def describe_proposal(act: dict[str, Any]) -> str:
             ("new key", _shown_new(act, known)),
             ("old policy", act.get("policy_hash")),
             ("new policy", act.get("new_policy_hash")),
+            ("old evidence", act.get("evidence_hash")),
+            ("new evidence", act.get("new_evidence_hash")),
+            ("roots", ", ".join(act.get("roots", ()))),
+            ("keys", ", ".join(known.get(each, each) for each in act.get("keys", ()))),
             ("epoch", act.get("epoch")),
             ("blocks", act.get("height")),
             ("last block", act.get("prev_block_hash")),

@@ -31,8 +31,10 @@ from ropewalk.errors import (
     RangeExceeded,
     RopewalkError,
     Unavailable,
+    Unverified,
 )
 from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report, Status
 from ropewalk.ledger.block.block import Block, parse_record
@@ -264,7 +266,6 @@ class OpenLog(Closing):
         self.channel = channel
         # Checks that may raise come before resources that must be closed.
         gate = VersionGate(channel.folder.parent.parent, channel.policy, now_ns)
-        evidence = channel_evidence(channel.folder, now_ns)
         witness = witness_gate(channel.folder)
         self.index = LedgerIndex(channel.segments, derive)
         try:
@@ -293,6 +294,7 @@ class OpenLog(Closing):
             if self.writer.statements is None:
                 self.writer.statements = sum(is_key_statement(each.envelope) for each in channel.key_proofs())
             self._check_keys((key, *also), key_history, max(now_ns(), state.timestamp_ns))
+            evidence = channel_evidence(channel.folder, now_ns)
         except BaseException:
             self.writer.close()
             self.index.close()
@@ -339,6 +341,11 @@ class OpenLog(Closing):
             raise foreign_channel(self.channel.settings.channel, key_history.current.key)
         if not any(validity.is_valid(self.index.state.height, now_ns) for validity in known):
             raise no_key(self.channel.settings.channel, key_history, now_ns)
+        if key_history.evidence not in (None, evidence_hash(self.channel.folder)):
+            raise Unverified(
+                f"channel {self.channel.settings.channel}: evidence.json is not the one that the channel recorded",
+                advice="Restore the file, or set the evidence again with `ropewalk ledger evidence set`.",
+            )
 
     def _keep_evidence(self, name: str, raw: bytes) -> None:
         folder = self.channel.folder / "evidence"
@@ -417,6 +424,14 @@ def channel_evidence(
     from ropewalk.ledger.evidence.verify import evidence_check
 
     return evidence_check(parse_evidence_trust(raw), now_ns)
+
+
+def evidence_hash(folder: Path) -> bytes | None:
+    """Return the hash of the evidence settings in use; None if there are none."""
+    try:
+        return blake3((folder / "evidence.json").read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def open_channel(home: Path, channel: str) -> Channel:

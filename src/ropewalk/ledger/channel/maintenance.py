@@ -20,8 +20,7 @@ from ropewalk.ledger.channel.segments.writer import hold_lock
 from ropewalk.ledger.channel.settings import FOLDER
 from ropewalk.ledger.channel.summaries import SummaryCheck
 from ropewalk.ledger.evidence.recheck import EVIDENCE, EvidenceTally
-from ropewalk.ledger.evidence.rotation import evidence_settings_step, rotated_settings
-from ropewalk.ledger.evidence.settings import stored_trust
+from ropewalk.ledger.evidence.settings import evidence_settings_step, stored_trust
 from ropewalk.ledger.keys.statements import maybe_key_statement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.versions.lifecycle import lifecycle_step
@@ -49,16 +48,13 @@ def verify_stored(
     tally, summaries = EvidenceTally(believed), SummaryCheck(channel)
     acts: dict[str, tuple[int, VersionAct]] = {}
     about_keys: list[int] = []
-    rotated: str | None = None
 
     def look(lines: Lines) -> Lines:
-        nonlocal rotated
         for height, found in watch(lines) if watch is not None else lines:
             if deep:
                 tally.look_into(height, found)
                 summaries.take(found)
             acts.update(version_acts(height, found))
-            rotated = rotated_settings(found, channel) or rotated
             if _speaks_of_keys(found):
                 about_keys.append(height)
             yield height, found
@@ -73,7 +69,7 @@ def verify_stored(
     else:
         steps.append(Step.optional(EVIDENCE, "evidence inside envelopes needs --deep"))
     if report.first_failure is None:
-        settings = lifecycle_step(home, channel, acts), evidence_settings_step(home, channel, rotated)
+        settings = lifecycle_step(home, channel, acts), evidence_settings_step(home, channel)
         steps += [each for each in settings if each is not None]
     return Report(tuple(steps), report.counts)
 

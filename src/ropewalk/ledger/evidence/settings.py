@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable
-from ropewalk.ledger.channel.channel import Channel
+from ropewalk.kernel.report import Step
+from ropewalk.ledger.channel.channel import Channel, evidence_hash
 from ropewalk.ledger.channel.settings import FOLDER, channels, read_settings
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.replay import companion
+from ropewalk.ledger.versions.lifecycle import seals_channel
 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.trust import EvidenceSettings
@@ -88,3 +90,20 @@ def _with_evidence(trust: Trust, evidence: EvidenceSettings | None) -> Trust:
     if evidence is None:
         return trust
     return replace(trust, roots=evidence.roots, evidence=evidence.pins)
+
+
+def evidence_settings_step(home: Path, channel: str) -> Step | None:
+    """Compare the settings in use with the last recorded ones; None if the channel records none."""
+    try:
+        with Channel(home, channel) as reading:
+            recorded = reading.key_history().evidence
+    except RopewalkError as error:
+        return Step("evidence_settings", "failed", error.detail)
+    if recorded is None:
+        return None
+    found = evidence_hash(home / FOLDER / channel)
+    if found == recorded:
+        return Step("evidence_settings", "passed", "evidence.json is the one that the channel recorded")
+    what = f"evidence.json is {'missing' if found is None else 'not the one that the channel recorded'}"
+    ours = seals_channel(home, channel)
+    return Step("evidence_settings", "failed", what) if ours else Step.optional("evidence_settings", what)

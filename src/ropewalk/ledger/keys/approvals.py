@@ -25,10 +25,15 @@ from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 from ropewalk.kernel.schema.form import StrictForm
 
-ACTS: Final = ("rotate", "retire", "revoke", "destroy", "promote", "policy", "version")
+ACTS: Final = ("rotate", "retire", "revoke", "destroy", "promote", "policy", "evidence", "version")
 APPROVALS_MAX: Final = 32
 APPROVALS_BYTES_MAX: Final = 1 << 20
-_WORDS: Final = {"version": "change a version", "promote": "promote a replica", "policy": "rotate the policy"}
+_WORDS: Final = {
+    "version": "change a version",
+    "promote": "promote a replica",
+    "policy": "rotate the policy",
+    "evidence": "change the trusted evidence",
+}
 _MEMBERS: Final = frozenset(("kind", "act", "approver", "signature"))
 _FORM: Final = StrictForm("approval", "Make one with `ropewalk ledger key approve PROPOSAL --key NAME`.")
 _wrong = _FORM.wrong

@@ -1,11 +1,11 @@
-"""Acts on a whole channel: make a verified replica its writer, approved once per epoch, or rotate its policy."""
+"""Acts on a whole channel: make a verified replica its writer, approved once per epoch, or change its settings."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Conflict, NotFound, Unverified
@@ -15,7 +15,6 @@ from ropewalk.ledger.block.block import check_channel_name, parse_record, seal
 from ropewalk.ledger.channel.channel import Channel, OpenLog, OpenReplica, check_fence, open_log
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
-from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.approvals import Approval
 from ropewalk.ledger.keys.policies import policy_basis
@@ -88,17 +87,8 @@ def promote(
             )
         require_promotable(policy)
         assert policy is not None
-        at_ns = max(now_ns(), head.timestamp_ns, act.since_ns)
-        said = key_envelope(
-            act,
-            key,
-            format_timestamp(at_ns),
-            new_key=key,
-            approvals=approvals,
-            protocol_version=version_to_write(home, policy, at_ns),
-            basis=promotion_basis(parse_record(copy.index.lines_of(head.height - 1, None)[0]), policy),
-        )
-        return _seal_statement(copy, key, said, at_ns, policy.hash)
+        basis = promotion_basis(parse_record(copy.index.lines_of(head.height - 1, None)[0]), policy)
+        return _seal(copy, act, key, approvals, basis, now_ns(), new_key=key)
 
 
 def propose_policy(
@@ -115,8 +105,8 @@ def propose_policy(
         key.identity(),
         format_timestamp(now_ns() // SECOND_NS * SECOND_NS),
         reason=reason,
-        policy_hash=None if old is None else old.hash,
-        new_policy_hash=new.hash,
+        old_hash=None if old is None else old.hash,
+        new_hash=new.hash,
     )
 
 
@@ -131,30 +121,51 @@ def rotate_policy(
     wait_s: float = 0.0,
 ) -> LedgerReceipt:
     """Seal an approved policy rotation with the key of the channel."""
-    if act.act != "policy" or act.new_policy_hash != new.hash:
+    if act.act != "policy" or act.new_hash != new.hash:
         raise Conflict("the proposal is about another policy", advice="Name the policy of the proposal.")
     with open_log(home, act.channel, keys[0], also=keys[1:], now_ns=now_ns, wait_s=wait_s) as opened:
-        old, head = opened.log.policy, opened.log.head
-        key = next((each for each in keys if each.public.identity() == act.key), None)
-        if key is None or (None if old is None else old.hash) != act.policy_hash:
-            raise Conflict("the key or the policy has changed since", advice="Make a new proposal.")
-        at_ns = max(now_ns(), head.timestamp_ns)
-        said = key_envelope(
-            act,
-            key,
-            format_timestamp(at_ns),
-            approvals=approvals,
-            protocol_version=version_to_write(home, old, at_ns),
-            basis=policy_basis(old, new),
-        )
-        return _seal_statement(opened, key, said, at_ns, act.policy_hash)
+        old = opened.log.policy
+        now = None if old is None else old.hash
+        return seal_change(opened, act, keys, now, approvals, policy_basis(old, new), now_ns())
 
 
-def _seal_statement(
-    opened: OpenLog, key: SigningKey, said: Envelope, at_ns: int, policy_hash: bytes | None
+def seal_change(
+    opened: OpenLog,
+    act: KeyAct,
+    keys: Sequence[SigningKey],
+    current: bytes | None,
+    approvals: Iterable[Approval],
+    basis: dict[str, Any],
+    now_ns: int,
+) -> LedgerReceipt:
+    """Seal an approved change of a channel's settings with its key; raise if `current` is not what it replaces."""
+    key = next((each for each in keys if each.public.identity() == act.key), None)
+    if key is None or current != act.old_hash:
+        raise Conflict(f"the key or the {act.act} has changed since", advice="Make a new proposal.")
+    return _seal(opened, act, key, approvals, basis, now_ns)
+
+
+def _seal(
+    opened: OpenLog,
+    act: KeyAct,
+    key: SigningKey,
+    approvals: Iterable[Approval],
+    basis: dict[str, Any],
+    now_ns: int,
+    new_key: SigningKey | None = None,
 ) -> LedgerReceipt:
     """Seal a statement alone in the next block of a channel."""
-    head = opened.log.head
+    head, policy = opened.log.head, opened.log.policy
+    at_ns = max(now_ns, head.timestamp_ns, act.since_ns)
+    said = key_envelope(
+        act,
+        key,
+        format_timestamp(at_ns),
+        new_key=new_key,
+        approvals=approvals,
+        protocol_version=version_to_write(opened.channel.folder.parent.parent, policy, at_ns),
+        basis=basis,
+    )
     block = seal(
         key,
         channel=opened.log.channel,
@@ -162,7 +173,7 @@ def _seal_statement(
         prev_block_hash=head.block_hash,
         envelopes=[said.raw],
         timestamp_ns=at_ns,
-        policy_hash=policy_hash,
+        policy_hash=None if policy is None else policy.hash,
     )
     opened.log.insert(block)
     return LedgerReceipt(said.id, block.height, 0, block.hash)

@@ -100,6 +100,7 @@ class KeyHistory:
     def __init__(self, trust: Trust | None, *, policy: Policy | None = None, lenient: bool = False) -> None:
         self._anybody, self._lenient = trust is None, lenient
         self.policies = PolicyHistory(policy)
+        self.evidence: bytes | None = None  # the hash of the evidence settings that the channel recorded last
         self._validities: dict[PublicKey, KeyValidity] = {}
         self._statements: dict[int, bytes] = {}
         self._begun = self._leads = self._vouched = False
@@ -233,11 +234,14 @@ class KeyHistory:
                 f"block {record.height}: invalid key statement: {error.detail}",
                 height=record.height,
             ) from error
-        if said.act.act == "policy":
+        if said.act.act in ("policy", "evidence"):
             sealer = self._validities.get(record.signer)
             if sealer is not None and not sealer.named:
                 return  # a statement of an unnamed key must not change which policy a trust file pins
-            self.policies.rotated(record.height, said.act.policy_hash, check_policy_rotation(said, record))
+            if said.act.act == "policy":
+                self.policies.rotated(record.height, said.act.old_hash, check_policy_rotation(said, record))
+            else:
+                self.evidence = said.act.new_hash
         else:
             self._apply(said.act, record.height)
         self._statements[record.height] = record.hash
@@ -331,8 +335,8 @@ class KeyHistory:
             self._look_at_rotation(said, envelope, sealer)
         elif act.act == "promote":
             self._look_at_promotion(said, envelope, record)
-        elif act.act == "policy":
-            check_policy_rotation(said, record)
+        elif act.act in ("policy", "evidence"):
+            self._look_at_settings(said, record)
         else:
             validity = self.find(act.key)
             if validity is None and act.act != "revoke":
@@ -350,6 +354,18 @@ class KeyHistory:
         if said.act.epoch != self.epoch + 1:
             raise Unverified(f"it begins epoch {said.act.epoch}, and epoch {self.epoch + 1} is next")
         self._check_new(record.signer)
+
+    def _look_at_settings(self, said: KeyStatement, record: BlockRecord | None) -> None:
+        act = said.act
+        if record is None:
+            how = "policy rotate" if act.act == "policy" else "evidence set"
+            raise Unverified(f"a {act.act} rotation is not submitted: use `ropewalk ledger {how}`")
+        if act.key != record.signer.identity():
+            raise Unverified(f"{act.key.hex()[:16]}… is not the key that signed it")
+        if act.act == "policy":
+            check_policy_rotation(said, record)
+        elif act.new_hash == act.old_hash or self.evidence not in (None, act.old_hash):
+            raise Unverified("it must replace the evidence settings that were recorded last by other ones")
 
     def check_approved(self, said: KeyStatement, envelope: Envelope, record: BlockRecord) -> None:
         """Raise unless a promotion is approved and rests on a block of this channel, in whatever epoch."""

@@ -7,12 +7,14 @@ An `Alert` of one of these types, alone in its block, signed by the key that sea
     ledger.key_revocation    "revoke"   signatures of `key`, an author's or the channel's, are rejected since `since`
     ledger.key_destruction   "destroy"  the secret of `key` was destroyed; it ends at `since`
     ledger.policy_rotation   "policy"   the channel has another policy above this block; see `policies`
+    ledger.evidence_rotation "evidence" the channel trusts other evidence above this block; see `evidence.rotation`
     ledger.key_promotion     "promote"  `new_key` seals from this block on, in a new epoch; see `promotion`
 
     {"version":1, "act", "channel", "key":"<fingerprint>", "since":"<time>",
      "until":"<time>", "new_key":{identity}, "new_fingerprint":"<hex>",      with rotate
      "new_key", "new_fingerprint", "epoch", "height", "prev_block_hash",    with promote
      "reason":"<text>",                                                     with all but rotate
+     "evidence_hash", "new_evidence_hash", "roots", "keys",                 with evidence
      "acceptance":{"alg","sig"},                                            with a new key: it signs the act
      "below":{block record}, "policy":{policy},                             with promote
      "approvals":[{"approver":{identity},"signature":{"alg","sig"}}…]}
@@ -37,7 +39,7 @@ from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import Approval
 
-Act = Literal["rotate", "retire", "revoke", "destroy", "promote", "policy"]
+Act = Literal["rotate", "retire", "revoke", "destroy", "promote", "policy", "evidence"]
 DOMAIN: Final = "ropewalk.keys"
 TYPES: Final[dict[str, Act]] = {
     "ledger.key_rotation": "rotate",
@@ -46,15 +48,24 @@ TYPES: Final[dict[str, Act]] = {
     "ledger.key_destruction": "destroy",
     "ledger.key_promotion": "promote",
     "ledger.policy_rotation": "policy",
+    "ledger.evidence_rotation": "evidence",
 }
 _TYPE_OF: Final = {act: name for name, act in TYPES.items()}
+_PREFIXES: Final = ("ledger.key_", "ledger.policy_rotation", "ledger.evidence_rotation")
 # Canonical JSON has no other encoding of the member.
-_HINTS: Final = (b'"event_type":"ledger.key_', b'"event_type":"ledger.policy_rotation"')
+_HINTS: Final = tuple(f'"event_type":"{each}'.encode() for each in _PREFIXES)
 _COMMON: Final = frozenset(("act", "channel", "key", "since"))
 _ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
 _OTHER: Final = _COMMON | {"reason"}
 _PROMOTE: Final = _OTHER | {"new_key", "new_fingerprint", "epoch", "height", "prev_block_hash"}
-_POLICY: Final = _OTHER | {"policy_hash", "new_policy_hash"}
+# Acts that replace a document, and the member with its hash.
+_HASHED: Final = {"policy": "policy_hash", "evidence": "evidence_hash"}
+_MEMBERS: Final = {
+    "rotate": _ROTATE,
+    "promote": _PROMOTE,
+    "policy": _OTHER | {"policy_hash", "new_policy_hash"},
+    "evidence": _OTHER | {"evidence_hash", "new_evidence_hash", "roots", "keys"},
+}
 _NATURAL_MAX: Final = (1 << 53) - 1
 # What a statement carries besides the act.
 BASIS: Final[dict[str, tuple[str, ...]]] = {
@@ -80,8 +91,10 @@ class KeyAct:
     epoch: int = 0
     height: int = 0
     prev_block_hash: bytes = b""
-    policy_hash: bytes | None = None
-    new_policy_hash: bytes = b""
+    old_hash: bytes | None = None  # of the policy or the evidence settings that are replaced
+    new_hash: bytes = b""
+    roots: tuple[bytes, ...] = ()  # of trusted evidence: SHA-256 of each certificate
+    keys: tuple[bytes, ...] = ()
 
     @property
     def since_ns(self) -> int:
@@ -102,9 +115,14 @@ class KeyAct:
             "key": self.key.hex(),
             "since": self.since,
         }
-        if self.act == "policy":
-            old = None if self.policy_hash is None else self.policy_hash.hex()
-            value |= {"policy_hash": old, "new_policy_hash": self.new_policy_hash.hex()}
+        if (name := _HASHED.get(self.act)) is not None:
+            old = None if self.old_hash is None else self.old_hash.hex()
+            value |= {name: old, f"new_{name}": self.new_hash.hex()}
+        if self.act == "evidence":
+            value |= {
+                "roots": [each.hex() for each in self.roots],
+                "keys": [each.hex() for each in self.keys],
+            }
         if self.new_key is None:
             return {**value, "reason": self.reason}
         value |= {"new_key": self.new_key.to_json(), "new_fingerprint": self.new_key.identity().hex()}
@@ -131,9 +149,7 @@ def parse_act(value: Any) -> KeyAct:
     expected = "version, act, channel, key, since and the members of the act"
     if not isinstance(act, str) or act not in _TYPE_OF:
         raise _wrong(f"expected {expected}")
-    _FORM.members(
-        value, {"rotate": _ROTATE, "promote": _PROMOTE, "policy": _POLICY}.get(act, _OTHER), expected
-    )
+    _FORM.members(value, _MEMBERS.get(act, _OTHER), expected)
     key = hash_from_hex(value["key"])
     if key is None or not isinstance(value["channel"], str):
         raise _wrong("channel must be a string, key 64 lowercase hex digits")
@@ -145,11 +161,12 @@ def parse_act(value: Any) -> KeyAct:
     if act != "rotate" and (not isinstance(value["reason"], str) or len(value["reason"]) > REASON_MAX):
         raise _wrong(f"reason must be a string of at most {REASON_MAX} characters")
     found = KeyAct(act, value["channel"], key, value["since"], reason=value.get("reason", ""))
-    if act == "policy":
-        old, new = hash_from_hex(value["policy_hash"]), hash_from_hex(value["new_policy_hash"])
-        if new is None or (old is None and value["policy_hash"] is not None):
-            raise _wrong("policy_hash and new_policy_hash must be 64 lowercase hex digits")
-        return replace(found, policy_hash=old, new_policy_hash=new)
+    if (hashed := _HASHED.get(act)) is not None:
+        old, new = hash_from_hex(value[hashed]), hash_from_hex(value[f"new_{hashed}"])
+        if new is None or (old is None and value[hashed] is not None):
+            raise _wrong(f"{hashed} and new_{hashed} must be 64 lowercase hex digits")
+        roots, keys = (_hashes(each, value.get(each, [])) for each in ("roots", "keys"))
+        return replace(found, old_hash=old, new_hash=new, roots=roots, keys=keys)
     if "new_key" not in value:
         return found
     new_key = PublicKey.from_json(value["new_key"])
@@ -161,6 +178,13 @@ def parse_act(value: Any) -> KeyAct:
     if below is None or not all(type(each) is int and 0 < each <= _NATURAL_MAX for each in (epoch, height)):
         raise _wrong("epoch and height must be positive integers, prev_block_hash 64 lowercase hex digits")
     return replace(found, new_key=new_key, epoch=epoch, height=height, prev_block_hash=below)
+
+
+def _hashes(name: str, value: Any) -> tuple[bytes, ...]:
+    found = [hash_from_hex(each) for each in value] if isinstance(value, list) else [None]
+    if any(each is None for each in found):
+        raise _wrong(f"{name} must be a list of 64 lowercase hex digits each")
+    return cast("tuple[bytes, ...]", tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +226,7 @@ def maybe_key_statement(raw: bytes) -> bool:
 
 def is_key_statement(envelope: Envelope) -> bool:
     """Return whether an envelope is a key statement."""
-    return str(envelope.fields["event_type"]).startswith(("ledger.key_", "ledger.policy_rotation"))
+    return str(envelope.fields["event_type"]).startswith(_PREFIXES)
 
 
 def parse_key_statement(envelope: Envelope) -> KeyStatement:

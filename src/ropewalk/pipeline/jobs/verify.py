@@ -36,7 +36,7 @@ from ropewalk.ledger.block.block import GENESIS
 from ropewalk.ledger.channel.maintenance import version_acts
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.settings import FOLDER
-from ropewalk.ledger.evidence.rotation import evidence_settings_step, rotated_settings
+from ropewalk.ledger.evidence.settings import evidence_settings_step
 from ropewalk.ledger.proof.verify import Fault
 from ropewalk.ledger.versions.lifecycle import lifecycle_step
 from ropewalk.ledger.versions.statements import VersionAct
@@ -205,14 +205,10 @@ def settings_checked(query: Query, report: LogsReport, rows: list[dict[str, Any]
             topic = verdict.log.topic
             segments = Segments(place.home / FOLDER / topic)
             acts: dict[str, tuple[int, VersionAct]] = {}
-            rotated: str | None = None
             for row in rows:
                 for height in acts_from_json(row["span"]) if row["topic"] == topic and row["span"] else ():
-                    lines = segments.find(height).lines
-                    acts |= version_acts(height, lines)
-                    rotated = rotated_settings(lines, topic) or rotated
-            home = place.home
-            for step in lifecycle_step(home, topic, acts), evidence_settings_step(home, topic, rotated):
+                    acts |= version_acts(height, segments.find(height).lines)
+            for step in lifecycle_step(place.home, topic, acts), evidence_settings_step(place.home, topic):
                 if step is not None:
                     yield replace(step, name=f"{topic}:{step.name}")
 

@@ -20,7 +20,6 @@ from ropewalk.ledger.channel.settings import FOLDER, channels
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.recheck import EvidenceTally
-from ropewalk.ledger.evidence.rotation import ROTATED_TYPE
 from ropewalk.ledger.evidence.settings import stored_trust
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.proof.trust import Trust
@@ -34,7 +33,7 @@ from ropewalk.pipeline.source.offsets import Extent, Point, Range
 from ropewalk.pipeline.source.rows import Columns, broken_row, columns_of
 
 RUN_BLOCKS = 256  # blocks in one verdict
-CHANGED, ROTATED = CHANGED_TYPE.encode(), ROTATED_TYPE.encode()
+CHANGED = CHANGED_TYPE.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +211,7 @@ class Ledgers:
             else:
                 if deep and span.fault is None and (failed := channel.evidence.failures(lines)):
                     span = replace(span, fault=_first(height, failed))
-                if CHANGED in record.body or ROTATED in record.body:
+                if CHANGED in record.body:
                     acts.append(height)
             whole = join(whole, span)
             if whole.fault is not None or height + 1 - start >= RUN_BLOCKS or height + 1 == part.end:
