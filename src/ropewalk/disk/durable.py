@@ -42,6 +42,22 @@ def sync(descriptor: int) -> None:
 
 def open_file(path: Path) -> BinaryIO:
     """Open a file for reading. A pipe, a socket or a device in its place is refused: reading it might never end."""
+    return os.fdopen(_open_regular(path), "rb")
+
+
+def read_file(path: Path, limit: int = -1) -> bytes:
+    """Read a file, at most `limit` bytes of it; see `open_file`."""
+    if not 0 <= limit <= 4096:
+        with open_file(path) as stream:
+            return stream.read(limit)
+    descriptor = _open_regular(path)  # a small file, read with each event: a stream costs more than the call
+    try:
+        return os.read(descriptor, limit)
+    finally:
+        os.close(descriptor)
+
+
+def _open_regular(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -50,17 +66,11 @@ def open_file(path: Path) -> BinaryIO:
         raise
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
+        return descriptor
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise _not_regular(path)
-
-
-def read_file(path: Path, limit: int = -1) -> bytes:
-    """Read a file, at most `limit` bytes of it; see `open_file`."""
-    with open_file(path) as stream:
-        return stream.read(limit)
 
 
 def _not_regular(path: Path) -> Damaged:

@@ -150,15 +150,16 @@ class GitIndex:
         with self._reading():
             try:
                 files = self._files(ref)
-                value = files.find(ulid.to_bytes(wanted)) if _extent(files, ref).count else None
+                value = files.find(ulid.to_bytes(wanted)) if _count(files, ref) else None
             except IndexDamaged as error:
                 raise self._damaged(ref) from error
             if value is None:
                 return None
-            slot = _slot(files, ref, _HEIGHT.unpack(value)[0])
-        if slot is None or slot.ulid != wanted:
+            height = _HEIGHT.unpack(value)[0]
+            slots = _slots(files, ref, height, height + 1)
+        if slots is None or slots[0].ulid != wanted:
             raise self._damaged(ref)
-        return slot
+        return slots[0]
 
     def first_above(self, ref: str, floor: ulid.Ulid) -> int:
         """Return the height of the first entry whose ULID is greater; the count if there is none.
@@ -166,15 +167,16 @@ class GitIndex:
         Found by halving, over records that carry their own checksum. Where ULIDs do not rise with the height (a log
         other software wrote), the halving may land between them; the chain's order is then the only truth there is.
         """
+        name = ulid.to_bytes(floor)
         with self._reading():
             files = self._files(ref)
-            low, high = 0, _extent(files, ref).count
+            low, high = 0, _count(files, ref)
             while low < high:
                 middle = (low + high) // 2
-                slot = _slot(files, ref, middle)
-                if slot is None:
+                records = _records(files, ref, middle, middle + 1)
+                if records is None:
                     break
-                low, high = (low, middle) if slot.ulid > floor else (middle + 1, high)
+                low, high = (low, middle) if records[0][:16] > name else (middle + 1, high)
             else:
                 return low
         raise self._damaged(ref)
@@ -281,12 +283,10 @@ class GitIndex:
         self._refs[ref] = files
         return files
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _reading(self) -> contextlib.AbstractContextManager[bool]:
         if self._process != os.getpid():  # a thread that did not come along may hold the mutex
             self._process, self._mutex = os.getpid(), threading.RLock()
-        with self._mutex:
-            yield
+        return self._mutex
 
     def _writing(self, act: Callable[[], T]) -> T:
         """Do something that writes. Raises `Unavailable`."""
@@ -335,9 +335,10 @@ def _extent_of(extent: IndexExtent, ref: str) -> LogExtent:
     return LogExtent(extent.state[:20].hex(), extent.count)
 
 
-def _slot(files: IndexFiles, ref: str, height: int) -> IndexedEntry | None:
-    slots = _slots(files, ref, height, height + 1)
-    return slots[0] if slots else None
+def _count(files: IndexFiles, ref: str) -> int:
+    """As `_extent`, only how many entries it has."""
+    extent = files.extent
+    return extent.count if files.damage is None and extent.state[20:] == ref.encode() else 0
 
 
 def _slots(files: IndexFiles, ref: str, start: int, stop: int) -> list[IndexedEntry] | None:
@@ -357,7 +358,7 @@ def _slots(files: IndexFiles, ref: str, start: int, stop: int) -> list[IndexedEn
 
 
 def _records(files: IndexFiles, ref: str, start: int, stop: int) -> list[bytes] | None:
-    if stop > _extent(files, ref).count:
+    if stop > _count(files, ref):
         return None
     try:
         found = files.entries(start, stop)
