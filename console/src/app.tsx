@@ -10,6 +10,7 @@ import { Ledger } from "./pages/ledger.tsx";
 import { Logs } from "./pages/logs.tsx";
 import { OverviewPage } from "./pages/overview.tsx";
 import { Pipeline } from "./pages/pipeline.tsx";
+import { SchemaPage } from "./pages/schema.tsx";
 import { Verify } from "./pages/verify.tsx";
 import { Icon } from "./parts/icons.tsx";
 import { Dialog, Empty, Engine, Notice, toast } from "./parts/ui.tsx";
@@ -79,6 +80,7 @@ function Page({ name, rest, overview }: { name: string; rest: string[]; overview
     case "consumers": return <Consumers overview={overview} />;
     case "pipeline": return <Pipeline overview={overview} />;
     case "verify": return <Verify />;
+    case "schemas": return <SchemaPage name={rest.join("/")} />;
     default: return <Empty title="This page does not exist">Choose a page on the left.</Empty>;
   }
 }

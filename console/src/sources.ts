@@ -12,7 +12,7 @@ export interface Row {
   payload: unknown;
   status: string | null;
   links: [name: string, text: string, href: string | null][];
-  parents: [text: string, href: string][];
+  parents: [text: string, href: string | null][];
   raw: unknown;
   trailer: Record<string, unknown> | null;
   contentId: string | null;
@@ -68,7 +68,7 @@ function fromEvent(log: string, event: HistoryEvent): Row {
     payload: event.envelope.payload,
     status: typeof trailer?.status === "string" ? trailer.status : null,
     links: [["Commit", event.commit, null], ["Content id", event.content_id, null], ["Recorded by", event.author, null]],
-    parents: event.parents.map((each) => [each, to.log(log, { height: String(event.height - 1) })]),
+    parents: event.parents.map((each) => [each, null]),
     raw: event.envelope,
     trailer,
     contentId: event.content_id,
@@ -135,8 +135,8 @@ async function readGossip(topic: string, filters: Filters): Promise<Page> {
     author: each.author,
     payload: each.payload,
     status: null,
-    links: [["Clock", String(each.clock), null]],
-    parents: each.parents.map((id) => [id, to.gossip(topic, { at: id })]),
+    links: [["Clock", String(each.clock), null], ["Graph", "in the graph of messages", to.gossip(topic, { at: each.id })]],
+    parents: each.parents.map((id) => [id, to.log(`gossip/${topic}`, { at: id })]),
     raw: each,
     trailer: null,
     contentId: null,

@@ -21,6 +21,7 @@ from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.ledger.remote.sync_client import connect_channel
 from tests.browser.chromium import Page, browser, find
 from tests.browser.console_data import MARKUP, deployed, make_data
+from tests.interop.test_serve import envelopes
 from tests.serving import Served, call, serving
 from tests.tools import REQUIRED, install_npm_packages, needs
 from tests.unit.ledger.certifying import files_of
@@ -376,6 +377,47 @@ def test_server_that_comes_back_is_found_again(tab: Page, tmp_path: Path):
         append(second, "notes", {"n": 2})
         until(lambda: len(rows(tab)) == 2 and state(tab) == "live")
         until(lambda: "The server does not answer" not in text(tab))
+
+
+@pytest.mark.slow
+def test_parents_and_schemas_are_links(tab: Page, tmp_path: Path):
+    """The parent of a git event and of a gossip message, the schema of the policy, and the shipped one."""
+    disk = {"title": "A full disk", "type": "object", "required": ["n"]}
+    rule = {"id": "form", "name": "payloads", "version": 1, "kind": "schema", "decision": "deny"}
+    rule |= {"when": {"types": ["disk.*"]}, "schema": disk}
+    (tmp_path / "policy.json").write_text(json.dumps({"version": 1, "rules": [rule]}))
+    with serving(tmp_path) as server:
+        made = [append(server, "notes", {"n": n})[0] for n in range(3)]
+        made_it = call(
+            tmp_path, "ledger", "create", "--channel", "disks", "--policy", str(tmp_path / "policy.json")
+        )
+        assert made_it.returncode == 0, made_it.stderr
+        (envelope,) = envelopes(tmp_path, 1, "disks")
+        answer = server("POST", "/channels/disks/envelopes", envelope)
+        assert answer.status == 201, answer
+        for text_of in ("one", "two"):
+            said = {"payload": {"text": text_of}}
+            assert server("POST", "/gossip/com.example.notes/messages", said).status == 201
+        url = server.facts["url"]
+        tab.open(f"{url}/logs/shiplog/notes?at={made[2]}", WIDE)
+        parent = "document.querySelector('.detail .facts a[href*=\"%s\"]')"
+        until(lambda: tab.ask(f"Boolean({parent % made[1]})"))
+        tab.ask(f"{parent % made[1]}.click()")
+        until(lambda: made[1] in tab.ask("location.search"))
+        shows(tab, made[1][:20], "shiplog/event_envelope", selector=".detail")
+        tab.ask("document.querySelector('a[href=\"/schemas/shiplog/event_envelope\"]').click()")
+        shows(tab, "Shiplog event envelope", "additionalProperties")
+        tab.open(f"{url}/logs/ledger/disks?at={answer.json['envelope_id']}", WIDE)
+        until(lambda: "A full disk" in text(tab, ".detail"))
+        tab.ask("document.querySelector('.detail a[href*=\"rule=form\"]').click()")
+        shows(tab, "Policy", "form", "disk.*")
+        until(lambda: tab.ask("document.querySelector('details[open] summary strong')?.innerText") == "form")
+        found = server("GET", "/gossip/com.example.notes/messages").json["messages"]
+        tab.open(f"{url}/logs/gossip/com.example.notes?at={found[1]['id']}", WIDE)
+        until(lambda: tab.ask(f"Boolean({parent % found[0]['id']})"))
+        tab.ask(f"{parent % found[0]['id']}.click()")
+        until(lambda: found[0]["id"] in tab.ask("location.search"))
+        shows(tab, "none: the first entry", selector=".detail")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import { Tree } from "../parts/tree.tsx";
 import { Badge, Card, Copy, Empty, Facts, Hash, Notice, Show, Steps, Tile, Time } from "../parts/ui.tsx";
 import { pathSteps, verifyProof, type Report } from "../proofs.ts";
 import { ask, place, to } from "../router.ts";
+import { PolicyCard } from "./schema.tsx";
 
 const BLOCKS = 25;
 const SHOWN = 500;
@@ -125,6 +126,7 @@ function Channel({ channel }: { channel: string }) {
               )}
             </Show>
           </Card>
+          <PolicyCard channel={channel} />
         </div>
       </div>
     </>

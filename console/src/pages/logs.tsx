@@ -1,5 +1,5 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { get, Problem, type Overview, type Report } from "../api.ts";
+import { get, Problem, useData, type HistoryEvent, type Overview, type Report } from "../api.ts";
 import { absolute, clock, count, engineOf, ENGINES, line, nameOf, person, plain, relative, ulidTime } from "../format.ts";
 import { follow } from "../live.ts";
 import { Icon } from "../parts/icons.tsx";
@@ -10,6 +10,7 @@ import { checkContentId } from "../proofs.ts";
 import { go, place, setQuery, to } from "../router.ts";
 import { readPage, type Filters, type Row } from "../sources.ts";
 import { hrefOf } from "./overview.tsx";
+import { SchemaOf } from "./schema.tsx";
 
 const COLUMNS: Record<string, Column<Row>> = {
   time: { id: "time", title: "Time", width: "minmax(148px, 0.5fr)", cell: (row) => (row.ms === null ? <span class="muted">–</span> : <span title={`${absolute(row.ms)} · ${relative(row.ms)}`}>{clock(row.ms)}</span>) },
@@ -302,6 +303,7 @@ function Detail({ log, row: shown, selected }: { log: string; row: Row | undefin
   }, [selected, shown]);
   const row = shown ?? (found?.id === selected ? found : null);
   const own = useMemo(() => (row?.contentId ? checkContentId(row.raw, row.contentId) : null), [row]);
+  const before = useParent(log, row);
   if (!row) return <Card title="Event"><Empty title="Not among the loaded entries">Remove the filters, or load older entries.</Empty></Card>;
   return (
     <aside class="card detail" aria-label="Event">
@@ -336,7 +338,8 @@ function Detail({ log, row: shown, selected }: { log: string; row: Row | undefin
               ["Author", <a href={hrefWith({ author: person(row.author), at: null })}>{plain(row.author)}</a>],
               ["Type", <a href={hrefWith({ type: row.type, at: null })}>{plain(row.type)}</a>],
               ...row.links.map(([name, text, href]): [string, preact.ComponentChildren] => [name, text.length > 20 && !/\s/.test(text) ? <Hash text={text} label={name} href={href ?? undefined} length={24} /> : href ? <a href={href}>{plain(text)}</a> : plain(text)]),
-              ["Parents", row.parents.length ? row.parents.map(([text, href]) => <Hash text={text} label="parent" href={engineOf(log) === "shiplog" || engineOf(log) === "messages" ? undefined : href} length={24} />) : <span class="muted">none: the first entry</span>],
+              ["Schema", engineOf(log) === "gossip" ? null : <SchemaOf log={log} row={row} />],
+              ["Parents", row.parents.length ? row.parents.map(([text, href]) => <Hash text={text} label="parent" href={href ?? (before?.of === row.id && before.commit === text ? hrefWith({ at: before.ulid }) : undefined)} length={24} />) : <span class="muted">none: the first entry</span>],
               ["Causes", row.causes.length ? row.causes.map((each) => <a href={hrefWith({ find: each, at: null })}>{plain(each)} </a>) : null],
             ]}
           />
@@ -349,6 +352,14 @@ function Detail({ log, row: shown, selected }: { log: string; row: Row | undefin
       </div>
     </aside>
   );
+}
+
+/** The event before one of a git log: its commit names the parent by commit, the address by ULID. */
+function useParent(log: string, row: Row | null) {
+  const isGit = row && row.parents[0]?.[1] === null;
+  const found = useData<{ events: HistoryEvent[] }>(isGit ? "/history" : null, { log, before: row?.id, limit: 1 });
+  const [event] = found.data?.events ?? [];
+  return row && event ? { of: row.id, commit: event.commit, ulid: event.ulid } : null;
 }
 
 /** The captured output of a command, which is a git note on the commit. */

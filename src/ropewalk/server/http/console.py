@@ -20,7 +20,7 @@ KINDS: Final = {
     ".woff2": "font/woff2",
     ".svg": "image/svg+xml",
 }
-PAGES: Final = ("logs", "deployments", "ledger", "gossip", "consumers", "pipeline", "verify")
+PAGES: Final = ("logs", "deployments", "ledger", "gossip", "consumers", "pipeline", "verify", "schemas")
 ASSETS: Final = "/console/"
 # Logs are untrusted text: the page runs its own script only, makes no markup from strings and calls no other host.
 GUARD: Final = {

@@ -108,6 +108,21 @@ async def show_channel(request: Asked, channel: FromPath[str]) -> Response[model
     return not_modified(request, etag) or reply(facts, etag=etag)
 
 
+@get("/channels/{channel:str}/policy")
+async def show_policy(request: Asked, channel: FromPath[str]) -> Response[models.ChannelPolicy]:
+    """Show the policy that is in force in a channel, with its rules and the schemas of payloads."""
+    node = _reader(request, channel)
+
+    def look() -> dict[str, Any]:
+        with open_channel(node.place.home, channel) as reading:
+            policy = reading.key_history().policies.current
+        if policy is None:
+            return {"policy_hash": None, "policy": None}
+        return {"policy_hash": policy.hash.hex(), "policy": jcs.parse(policy.to_bytes())}
+
+    return reply(await node.read(look))
+
+
 @get("/channels/{channel:str}/blocks")
 async def read_blocks(
     request: Asked, channel: FromPath[str], start: From = 0, end: To = None
@@ -335,6 +350,7 @@ ROUTES = Router(
         list_channels,
         list_peers,
         show_channel,
+        show_policy,
         read_blocks,
         append_envelopes,
         show_envelope,

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Annotated, Any
 
 from litestar import Response, Router, get
-from litestar.params import QueryParameter
+from litestar.params import FromPath, QueryParameter
 from litestar.response import Stream
 
 from ropewalk.errors import Invalid
+from ropewalk.kernel.schema import shipped
 from ropewalk.server.http import models
 from ropewalk.server.http.asyncapi import asyncapi_document
 from ropewalk.server.http.openapi import docs_page, openapi_document
@@ -132,7 +133,13 @@ def _html(body: bytes) -> Response[Any]:
     return Response(body, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": policy})
 
 
-API_ROUTES = Router("/", route_handlers=[upgrade_stream, stream_events], tags=["live"])
+@get("/schemas/{area:str}/{name:str}")
+async def show_schema(area: FromPath[str], name: FromPath[str]) -> Response[dict[str, Any]]:
+    """Return a JSON Schema that ships with ropewalk, such as shiplog/event_envelope."""
+    return reply(shipped.text(f"{area}/{name}"))
+
+
+API_ROUTES = Router("/", route_handlers=[upgrade_stream, stream_events, show_schema], tags=["live"])
 OUTER_ROUTES = [
     Router("/", route_handlers=[show_metrics, show_health, show_ready], tags=["operation"]),
     show_openapi,

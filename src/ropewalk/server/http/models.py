@@ -236,6 +236,13 @@ class ChannelFacts(Struct):
     policy_hash: str | None
 
 
+class ChannelPolicy(Struct):
+    """The policy of a channel and its hash; both null if it has none."""
+
+    policy_hash: str | None
+    policy: dict[str, Any] | None
+
+
 class QuarantinedPeer(Struct):
     """A ledger peer that gets no session until it shows fresh evidence or the right policy."""
 
