@@ -63,7 +63,7 @@ class Plans:
 
 
 def compare(spark: Any, world: World, count: int, seed: int) -> None:
-    """Ask both; every query has a plan of its own: cached or not, adaptive or not, a fresh frame or an old one."""
+    """Ask both. Every query has another plan: cached or not, adaptive or not, a fresh frame or an old one."""
     table = to_arrow(world.path, columns=COLUMNS)
     plans = Plans(seed, table.to_pylist())
     frame = read(spark, world.path, columns=COLUMNS)
@@ -72,6 +72,7 @@ def compare(spark: Any, world: World, count: int, seed: int) -> None:
         for number in range(count):
             query = plans.query()
             spark.conf.set("spark.sql.adaptive.enabled", str(plans.chance.random() < 0.5).lower())
+            spark.conf.set("spark.sql.shuffle.partitions", str(plans.chance.choice((1, 2, 3))))
             if plans.chance.random() < 0.2:
                 frame = read(spark, world.path, columns=COLUMNS)
             mine = frame.cache() if plans.chance.random() < 0.3 else frame
@@ -85,9 +86,11 @@ def compare(spark: Any, world: World, count: int, seed: int) -> None:
 
 @pytest.fixture
 def plain_session(spark: Any) -> Iterator[Any]:
-    before = spark.conf.get("spark.sql.adaptive.enabled")
+    names = ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions")
+    before = {name: spark.conf.get(name) for name in names}
     yield spark
-    spark.conf.set("spark.sql.adaptive.enabled", before)
+    for name, value in before.items():
+        spark.conf.set(name, value)
     spark.catalog.dropTempView("t")
 
 

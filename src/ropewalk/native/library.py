@@ -9,7 +9,7 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 
-VERSION = 6  # as NATIVE_VERSION in native.h
+VERSION = 7  # as NATIVE_VERSION in native.h
 FILE = Path(__file__).with_name("loops.lib")  # not `.so`: Python takes every such file for a module
 
 _u32, _u64, _bytes = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
@@ -30,7 +30,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "ropewalk_shift": (None, (_bytes, _u64, _u64)),
     "ropewalk_unpack": (
         ctypes.c_int64,
-        (_bytes, _u64, ctypes.c_int32, _u64, _bytes, _u64, _bytes, _u64, _bytes, _u64, _bytes, _bytes),
+        (_bytes, _u64, ctypes.c_int32, _u64, *(_bytes, _u64) * 3, _bytes, _bytes, _bytes),
     ),
     "ropewalk_hash_all": (ctypes.c_int64, (_bytes, _u64, _bytes, _bytes, _u64, _bytes)),
     "ropewalk_fold": (ctypes.c_int32, (_bytes, _u64, _bytes, _u64)),

@@ -1,11 +1,12 @@
-/* Objects of a git pack by name: found in its index (version 2), copied out where they are stored without compression,
- * and named again. Whatever is unusual or wrong is left to Python, which decides and reports. */
+/* Objects of a git pack by name: found in its index (version 2), copied out and named again where they are stored
+ * without compression, copied as they are where they are compressed: Python inflates and names those. Whatever is
+ * unusual or wrong is left to Python, which decides and reports. */
 #include "native.h"
 
 #include <string.h>
 #include <unistd.h>
 
-enum { INDEX_HEAD = 1032, TAIL = 20, KIND_MAX = 4, STORED_MAX = 1 << 20, READ_MIN = 4096 };
+enum { INDEX_HEAD = 1032, TAIL = 20, KIND_MAX = 4, STORED_MAX = 1 << 20, READ_MIN = 4096, PACKED = 8 };
 
 static uint32_t get32(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
@@ -53,12 +54,22 @@ static int restore(const uint8_t *at, const uint8_t *stop, uint8_t *out, uint64_
     return !size && get32(at) == adler_of(begin, whole);
 }
 
-/* Copy objects `ids` to `out`, one behind the other; where each ends to `ends`, its kind to `kinds`, 0 for one that
- * Python must read. Stop at the first that the pack does not have; return how many were looked at. `window` holds
- * what was read of the pack last. */
+/* Copy a compressed stream of `size` bytes and what may follow it: no useful one is longer. Return how much, 0 if it is
+ * no such stream, -1 if it may go on behind `stop`; `left` bytes of the pack begin at `at`. */
+static int64_t copy_packed(const uint8_t *at, const uint8_t *stop, uint64_t left, uint8_t *out, uint64_t size, uint64_t room) {
+    const uint64_t most = size + size / 4 + 64, wanted = most < left ? most : left;
+    if (wanted > room || wanted < 3 || (stop - at > 2 && !(at[2] & 6))) return 0;
+    if ((uint64_t)(stop - at) < wanted) return -1;
+    memcpy(out, at, wanted);
+    return (int64_t)wanted;
+}
+
+/* Copy objects `ids` to `out`, one behind the other; where each ends to `ends`, its size to `sizes`, its kind to `kinds`,
+ * with PACKED for a compressed one, 0 for one that Python must read. Stop at the first that the pack does not have;
+ * return how many were looked at. `window` holds what was read of the pack last. */
 EXPORT int64_t ropewalk_unpack(const uint8_t *index, uint64_t index_size, int32_t pack, uint64_t pack_size, const uint8_t *ids,
                                uint64_t wanted, uint8_t *window, uint64_t window_size, uint8_t *out, uint64_t room,
-                               uint64_t *ends, uint8_t *kinds) {
+                               uint64_t *ends, uint64_t *sizes, uint8_t *kinds) {
     uint64_t held_from = 0, held = 0, at = 0, reach = READ_MIN;
     if (index_size < INDEX_HEAD || pack_size < TAIL) return -1;
     const uint64_t count = get32(index + INDEX_HEAD - 4);
@@ -66,7 +77,7 @@ EXPORT int64_t ropewalk_unpack(const uint8_t *index, uint64_t index_size, int32_
     for (uint64_t n = 0; n < wanted; n++) {
         const uint64_t offset = offset_of(index, count, index_size, ids + 20 * n);
         if (!offset) return (int64_t)n;
-        kinds[n] = 0, ends[n] = at;
+        kinds[n] = 0, ends[n] = at, sizes[n] = 0;
         if (offset >= pack_size - TAIL) continue;
         for (int again = 0; again < 2; again++) {
             if (offset < held_from || offset >= held_from + held || again) {
@@ -89,14 +100,20 @@ EXPORT int64_t ropewalk_unpack(const uint8_t *index, uint64_t index_size, int32_
             }
             if (*entry++ & 0x80 || entry >= stop) continue;
             if (kind < 1 || kind > KIND_MAX || size > STORED_MAX || size > room - at) break;
-            const int found = restore(entry, stop, out + at, size);
+            int64_t found = restore(entry, stop, out + at, size);
+            const int packed = !found;
+            if (packed) {
+                const uint64_t left = pack_size - TAIL - held_from - (uint64_t)(entry - window);
+                found = copy_packed(entry, stop, left, out + at, size, room - at);
+            }
             if (found < 0 && again && reach < window_size) again = 0, reach = window_size;
             if (found < 0) continue;
             if (!found) break;
             uint8_t id[20];
-            name_object(kind, out + at, size, id);
-            if (memcmp(id, ids + 20 * n, 20)) break;
-            at += size, ends[n] = at, kinds[n] = (uint8_t)kind;
+            if (!packed) name_object(kind, out + at, size, id);
+            if (!packed && memcmp(id, ids + 20 * n, 20)) break;
+            at += packed ? (uint64_t)found : size, ends[n] = at, sizes[n] = size;
+            kinds[n] = (uint8_t)(packed ? kind | PACKED : kind);
             break;
         }
     }

@@ -14,13 +14,15 @@ import pytest
 from tests.pipeline.world import World
 
 from ropewalk import native
-from ropewalk.disk.repository_paths import find_repository
-from ropewalk.errors import RopewalkError
+from ropewalk.disk.durable import Disk
+from ropewalk.disk.repository_paths import RepositoryPaths, find_repository
+from ropewalk.errors import NotFound, RopewalkError
 from ropewalk.gitlog.core.commit import Headers, parse_message
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import ENVELOPE_SCHEMA_ID, SHIPLOG, TRAILER_SCHEMA_ID
 from ropewalk.gitlog.core.objects import (
     FILE,
+    Kind,
     Oid,
     TreeEntry,
     build_path_trees,
@@ -30,13 +32,16 @@ from ropewalk.gitlog.core.objects import (
 )
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.store.object_store import GitStore
+from ropewalk.gitlog.store.rollup import roll_up
 from ropewalk.gitlog.verify.event_check import check_next
 from ropewalk.gitlog.verify.usual_events import UsualEvent, prove_usual
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.pipeline import to_arrow
-from ropewalk.pipeline.source.git_logs import GitLogs
+from ropewalk.pipeline.source.git_logs import TREES, GitLogs
+from ropewalk.pipeline.source.logs import between
+from ropewalk.pipeline.source.offsets import LogName, Point
 from ropewalk.pipeline.source.rows import entry_bytes, gitlog_row, usual_row
 
 LAST, NAME = Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXC"), Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")
@@ -249,17 +254,20 @@ def test_rows_are_the_same_without_loops(world: World, monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(not native.is_here(), reason="the compiled loops are not built")
-def test_bulk_reading_never_differs_from_get(world: World, tmp_path: Path):
+@pytest.mark.parametrize("rolled_up", [False, True])
+def test_bulk_reading_never_differs_from_get(world: World, tmp_path: Path, rolled_up: bool):
     """Every object, stored or compressed; and after any one flipped byte of a pack or an index."""
-    logs = GitLogs(world.place)
+    copy = tmp_path / "log.git"
+    shutil.copytree(world.path, copy)
+    if rolled_up:
+        assert roll_up(copy / "objects" / "pack", tmp_path / "locks", Disk(), at_most=1)
+    logs = GitLogs(find_repository(copy))
     records = logs.line("prod").records(0, 43)
     ids = [each[at : at + 20] for each in records for at in (36, 16)]
     found = logs.store.get_many(b"".join(ids))
     assert found == [logs.store.get(each.hex()) for each in ids]
     assert logs.store.get_many(b"\x00" * 20) == [None]
     chance = random.Random(3)
-    copy = tmp_path / "log.git"
-    shutil.copytree(world.path, copy)
     files = sorted((copy / "objects" / "pack").glob("pack-*"))
     for _ in range(60):
         path = chance.choice(files)
@@ -275,6 +283,45 @@ def test_bulk_reading_never_differs_from_get(world: World, tmp_path: Path):
                 each is None or object_id(*each) == oid.hex() for oid, each in zip(ids, mine, strict=True)
             )
         path.write_bytes(kept)
+
+
+def test_check_in_bulk_reads_every_tree(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A tree that is damaged, or missing from every pack, is a fault although hashing proves the envelope's place."""
+    logs = GitLogs(world.place)
+    name = LogName("gitlog", "prod")
+    (part,) = between(logs, name, Point(), logs.extent("prod"))
+    proven = _counted(monkeypatch)
+    assert [each.detail for each in logs.check(part, deep=True)] == [None]
+    assert sum(each is not None for each in proven) == (42 if native.is_here() else 0)
+    real = logs.store.get
+    tree = Oid(logs.line("prod").span(20, 21)[0].commit)
+    for _ in range(TREES):
+        kind, raw = real(tree)
+        tree = parse_commit(raw).tree if kind == "commit" else Oid(raw[-20:].hex())
+        store = _Without(world.place, tree)
+        damaged = GitLogs(world.place)
+        damaged.store = store
+        faults = [each for each in damaged.check(part, deep=True) if each.detail is not None]
+        assert len(faults) == 1 and faults[0].end == 21
+
+
+class _Without(GitStore):
+    """A store that lost one object."""
+
+    def __init__(self, place: RepositoryPaths, lost: str) -> None:
+        super().__init__(place)
+        self.lost = lost
+
+    def get(self, oid: str) -> tuple[Kind, bytes]:
+        if oid == self.lost:
+            raise NotFound(f"object {oid} is not in the repository", oid=oid)
+        return super().get(oid)
+
+    def get_many(self, ids: bytes) -> list[tuple[Kind, bytes] | None]:
+        found = super().get_many(ids)
+        return [
+            None if ids[20 * n : 20 * n + 20].hex() == self.lost else each for n, each in enumerate(found)
+        ]
 
 
 def test_odd_author_names_become_text():

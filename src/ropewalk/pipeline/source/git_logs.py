@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -29,6 +30,8 @@ from ropewalk.pipeline.source.rows import Columns, Row, broken_row, columns_of, 
 
 CHUNK = 2_000  # index slots read at a time
 RUN = 5_000  # commits in one verdict
+TREES = 4  # of a usual event: gatos/shiplog/NS/ULID.json
+_TREE = re.compile(rb"tree ([0-9a-f]{40})\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +220,11 @@ class GitLogs:
         """Every event of a range with the first thing that is wrong with it; the last must be the one expected.
 
         Rows take the place of an envelope from the index, where hashing proves it; a check reads every tree.
+        What is usual is read and proven in bulk (decision 0073).
         """
         below = part.below
         last: Headers | UsualEvent | None = self._said(part.below)
-        for oid, blob, envelope, commit in self._commits(part, in_bulk=not every_object):
+        for oid, blob, envelope, commit in self._commits(layout, part, trees=every_object):
             usual = blob and prove_usual(layout, topic, blob, envelope, commit, below, last)
             if usual:
                 yield oid, usual, None
@@ -283,10 +287,12 @@ class GitLogs:
                 )
                 first, start = oid, height
 
-    def _commits(self, part: Range, *, in_bulk: bool) -> Iterator[tuple[Oid, Oid | None, Found, Found]]:
+    def _commits(
+        self, layout: Layout, part: Range, *, trees: bool
+    ) -> Iterator[tuple[Oid, Oid | None, Found, Found]]:
         """The commits of a range, where their envelopes may lie, and both as far as they are read in bulk.
 
-        Where the index ends, from the commits alone.
+        With `trees`, only where every tree is there too. Where the index ends, from the commits alone.
         """
         line = self.line(part.log.topic)
         if line.count < part.end:
@@ -297,10 +303,24 @@ class GitLogs:
             ids = b"".join(
                 [each[36:56] + each[16:36] for each in line.records(start, min(start + CHUNK, part.end))]
             )
-            found = self.store.get_many(ids) if in_bulk else [None] * (len(ids) // 20)
+            found = self.store.get_many(ids) if layout is SHIPLOG else [None] * (len(ids) // 20)
+            whole = self._with_trees(found[1::2]) if trees else None
             names = ids.hex()
-            for at, envelope, commit in zip(range(0, len(names), 80), found[::2], found[1::2], strict=True):
-                yield Oid(names[at + 40 : at + 80]), Oid(names[at : at + 40]), envelope, commit
+            for n, (envelope, commit) in enumerate(zip(found[::2], found[1::2], strict=True)):
+                oids = Oid(names[80 * n + 40 : 80 * n + 80]), Oid(names[80 * n : 80 * n + 40])
+                yield *oids, None if whole is not None and n not in whole else envelope, commit
+
+    def _with_trees(self, commits: Sequence[Found]) -> set[int]:
+        """Return which commits have all trees of a usual event in the store, each hashed again."""
+        begun = ((n, found and _TREE.match(found[1])) for n, found in enumerate(commits))
+        trees = {n: bytes.fromhex(match[1].decode()) for n, match in begun if match}
+        for _ in range(TREES):
+            found = self.store.get_many(b"".join(trees.values()))
+            # A usual tree has one entry, so its last 20 bytes name the next.
+            trees = {
+                n: tree[1][-20:] for n, tree in zip(trees, found, strict=True) if tree and tree[0] == "tree"
+            }
+        return set(trees)
 
     def _said(self, commit: str) -> Headers | None:
         """Return the headers of the commit before a range; None at a beginning, and where it cannot be read."""
