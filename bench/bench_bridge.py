@@ -71,6 +71,7 @@ def run(quick: bool) -> list[Result]:
                     made = Bridge(
                         find_log(log, "messages/jobs"),
                         lambda: NatsBroker.connect(url, subject),
+                        address=f"{url}/{subject}",
                         jitter=lambda: 0.5,
                     )
                     return asyncio.run(made.once()).published

@@ -12,11 +12,13 @@ from urllib.parse import quote
 
 import pytest
 
+from ropewalk.bridge.mirror import mirror
 from ropewalk.bridge.webhooks.hooks import Webhook
 from ropewalk.bridge.webhooks.run import WebhookRunner
 from ropewalk.disk.certificate_authority import init_authority
-from ropewalk.errors import Quarantined
+from ropewalk.errors import OutOfOrder, Quarantined
 from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.ledger.remote.sync_client import connect_channel
 from tests.browser.chromium import Page, browser, find
@@ -336,6 +338,28 @@ def test_consumer_reset_needs_its_name(tab: Page, data: Path, server: Served):
     until(lambda: tab.ask("document.querySelector('dialog[open] .danger').disabled") is False)
     tab.ask("document.querySelector('dialog[open] .danger').click()")
     until(lambda: "mine" not in [each["group"] for each in server("GET", "/consumers").json["consumers"]])
+
+
+@pytest.mark.slow
+def test_bridges_are_shown(tab: Page, data: Path, server: Served):
+    """A mirror at the head, then behind, then refused with its reason."""
+    with open_repository(data / "log.git") as log:
+        append(server, "mirrored", {"n": 1})
+        mirror(log, "ns:mirrored", "topic:copies")
+        tab.open(server.facts["url"] + "/consumers", WIDE)
+        rows = "[...document.querySelectorAll('[aria-label=Bridges] tr')]"
+        row = rows + ".find((each) => each.innerText.includes('copies'))"
+        until(lambda: "at the head" in (tab.ask(f"{row}?.innerText") or ""))
+        (ulid,) = (each.ulid for each in log.events("mirrored"))
+        assert "mirrored" in tab.ask(f"{row}.innerText") and ulid in tab.ask(f"{row}.innerHTML")
+        append(server, "mirrored", {"n": 2})
+        until(lambda: "behind" in tab.ask(f"{row}.innerText"))
+        log.append("copies", {"ns": "", "type": "t", "payload": {"text": MARKUP}}, layout=MESSAGES)
+        with pytest.raises(OutOfOrder):
+            mirror(log, "ns:mirrored", "topic:copies")
+    until(lambda: "failing" in tab.ask(f"{row}.innerText"))
+    assert "of ns:mirrored" in tab.ask(f"{row}.innerText")
+    assert tab.ask("document.title") != "run"
 
 
 @pytest.mark.slow

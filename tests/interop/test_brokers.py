@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.cli.conftest import living_in
@@ -26,6 +28,8 @@ from ropewalk.bridge.brokers.nats import NatsBroker
 from ropewalk.bridge.brokers.port import START, Broker, Moved, Outgoing
 from ropewalk.bridge.brokers.redis import RedisBroker
 from ropewalk.bridge.brokers.run import Bridge
+from ropewalk.bridge.mirror import mirror
+from ropewalk.bridge.progress import list_progress
 from ropewalk.errors import Unavailable
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
@@ -50,12 +54,18 @@ def listens(port: int) -> bool:
 @pytest.fixture(params=sorted(SERVERS))
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Return the URL of a server that keeps its streams on disk."""
-    program = shutil.which(SERVERS[request.param]) or shutil.which(f"/usr/sbin/{SERVERS[request.param]}")
+    with started(request.param, tmp_path / "server") as url:
+        yield url
+
+
+@contextmanager
+def started(kind: str, folder: Path) -> Iterator[str]:
+    program = shutil.which(SERVERS[kind]) or shutil.which(f"/usr/sbin/{SERVERS[kind]}")
     if program is None:
         if os.environ.get("ROPEWALK_REQUIRE_TOOLS"):
-            pytest.fail(f"{SERVERS[request.param]} is not installed")
-        pytest.skip(f"{SERVERS[request.param]} is not installed (Debian package of that name); CI has it")
-    port, folder = free_port(), tmp_path / "server"
+            pytest.fail(f"{SERVERS[kind]} is not installed")
+        pytest.skip(f"{SERVERS[kind]} is not installed (Debian package of that name); CI has it")
+    port = free_port()
     folder.mkdir()
     command = {
         "nats": [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder)],
@@ -70,14 +80,14 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             "--appendonly",
             "yes",
         ],
-    }[request.param]
+    }[kind]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + LIMIT_S
         while not listens(port):
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.02)
-        url = f"{request.param}://127.0.0.1:{port}"
+        url = f"{kind}://127.0.0.1:{port}"
         PROCESSES[url] = process
         yield url
     finally:
@@ -108,7 +118,7 @@ def bridge(path: Path, url: str, *options: str) -> list[str]:
     kind = url.partition(":")[0]
     place = ["--subject" if kind == "nats" else "--stream", "jobs.pending"]
     head = ["--repo", str(path), "bridge", kind, "--url", url]
-    return [*head, "--log", "messages/jobs", *place, "--json", *options]
+    return [*head, "--log", "messages/jobs", *place, "--json", *options]  # the last of equal options counts
 
 
 def once(path: Path, url: str, *options: str) -> dict[str, int]:
@@ -173,7 +183,7 @@ def test_messages_come_in_once_and_in_order(server, tmp_path):
         events = list(log.events("jobs", layout=MESSAGES))
     assert [each.payload["payload"]["n"] for each in events] == list(range(300))
     assert all(
-        each.envelope["refs"]["broker"].startswith(("JOBS_PENDING:", "jobs.pending:")) for each in events
+        each.envelope["refs"]["broker"].startswith(("JOBS_PENDING@", "jobs.pending@")) for each in events
     )
     report = ropewalk.verify(here)
     assert report.ok
@@ -303,6 +313,111 @@ def test_forged_positions_and_headers_are_not_believed(server, tmp_path):
     assert once(here, server, "--direction", "in")["received"] == 8
 
 
+def foreign(url: str, count: int) -> None:
+    """Publish messages of another program to the stream."""
+
+    async def act() -> None:
+        broker = await connect(url)
+        batch = [Outgoing(f"x{n}", json.dumps({"n": 1000 + n}).encode(), {}) for n in range(count)]
+        await broker.publish(batch, await broker.last())
+        await broker.close()
+
+    asyncio.run(act())
+
+
+@pytest.mark.slow
+def test_equal_streams_of_two_servers_are_kept_apart(server, tmp_path):
+    """Progress at one server must not count for a stream of the same name at another, in either direction."""
+    path, kind = make(tmp_path), server.partition(":")[0]
+    with started(kind, tmp_path / "other") as other:
+        publish(path, range(5))
+        assert once(path, server)["published"] == 5
+        foreign(other, 8)
+        assert once(path, other)["published"] == 5
+        here = make(tmp_path, "here")
+        assert once(here, server, "--direction", "in")["received"] == 5
+        assert once(here, other, "--direction", "in")["received"] == 13
+        with open_repository(here) as log:
+            assert [row["target"] for row in list_progress(log)] == ["messages/jobs"] * 2
+        relay = make(tmp_path, "relay")  # what came from one server goes out to the other
+        foreign(server, 2)
+        assert once(relay, server, "--direction", "in")["received"] == 7
+        assert once(relay, other)["published"] == 7
+
+
+@pytest.mark.slow
+def test_two_streams_make_no_loop(server, tmp_path):
+    """one -> A -> two -> B -> one: an event comes home and is not taken in again."""
+    one, two = make(tmp_path, "one"), make(tmp_path, "two")
+    publish(one, range(2))
+    option = "--subject" if server.startswith("nats") else "--stream"
+    moved = []
+    for _ in range(2):
+        moved += [
+            once(one, server, option, "a")["published"],
+            once(two, server, option, "a", "--direction", "in")["received"],
+            once(two, server, option, "b")["published"],
+            once(one, server, option, "b", "--direction", "in")["received"],
+        ]
+    assert moved == [2, 2, 2, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.slow
+def test_mirrored_logs_share_a_stream(server, tmp_path):
+    """Copies have the same ULID and content id; the broker must not take one for a duplicate of the other."""
+    path = make(tmp_path)
+    publish(path, range(3))
+    with open_repository(path) as log:
+        mirror(log, "topic:jobs", "topic:copies")
+    assert once(path, server)["published"] == 3
+    assert once(path, server, "--log", "messages/copies")["published"] == 3
+    assert streamed(server) == [0, 1, 2] * 2
+
+
+@pytest.mark.slow
+def test_clone_publishes_nothing_twice(server, tmp_path):
+    path = make(tmp_path)
+    publish(path, range(3))
+    once(path, server)
+    shutil.copytree(path, tmp_path / "clone", ignore=shutil.ignore_patterns("bridges"))
+    publish(tmp_path / "clone", range(3, 5))
+    assert once(tmp_path / "clone", server)["published"] == 2
+    assert streamed(server) == list(range(5))
+
+
+@pytest.mark.slow
+def test_stream_made_anew_is_filled_and_read_again(server, tmp_path):
+    path, here = make(tmp_path), make(tmp_path, "here")
+    publish(path, range(3))
+    once(path, server)
+    assert once(here, server, "--direction", "in")["received"] == 3
+
+    async def remove() -> None:
+        broker: Any = await connect(server)
+        if server.startswith("nats"):
+            await broker._context.delete_stream(broker.stream)
+        else:
+            await broker._client.delete(broker.stream)
+        await broker.close()
+
+    asyncio.run(remove())
+    if server.startswith("nats"):
+        foreign(server, 4)  # more than the first stream had
+    publish(path, range(3, 5))
+    assert once(path, server)["published"] == 5
+    assert once(here, server, "--direction", "in")["received"] == (9 if server.startswith("nats") else 5)
+
+
+def test_failing_bridge_records_why(tmp_path):
+    path = make(tmp_path)
+    publish(path, range(3))
+    url = f"nats://u:secret@127.0.0.1:{free_port()}"
+    assert living_in(tmp_path)(*bridge(path, url, "--once")).code == 7
+    with open_repository(path) as log:
+        (row,) = list_progress(log)
+    assert row["lag"] == 3 and "cannot connect" in row["error"] and "secret" not in json.dumps(row)
+
+
 def test_bridge_outlives_a_server_that_restarts(tmp_path):
     """Backoff is injected: nothing here waits for seconds."""
     path = make(tmp_path)
@@ -318,7 +433,9 @@ def test_bridge_outlives_a_server_that_restarts(tmp_path):
 
         stop = asyncio.Event()
         with open_repository(path) as log:
-            running = Bridge(find_log(log, "messages/jobs"), refuse, jitter=lambda: -0.49)
+            running = Bridge(
+                find_log(log, "messages/jobs"), refuse, address="nats://x/y", jitter=lambda: -0.49
+            )
             report = await asyncio.wait_for(running.run(stop), LIMIT_S)
         assert report.reconnects == 3 and report.published == 0
 

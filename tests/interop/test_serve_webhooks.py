@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serving import Served, serving
+from tests.serving import Served, call, serving
 from tests.unit.bridge.test_webhooks import endpoint as endpoint
 from tests.waiting import until
 
 from ropewalk.bridge import check_signature
+from ropewalk.bridge.mirror import mirror
+from ropewalk.bridge.progress import Progress
 from ropewalk.bridge.webhooks.hooks import Webhooks
 from ropewalk.disk.durable import Disk
+from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.ledger.channel.channel import open_channel
 
 TOKENS = {"ada": "a" * 32, "bob": "b" * 32}
@@ -70,6 +73,8 @@ def test_server_delivers_to_a_webhook(tmp_path, endpoint):
         assert server("GET", "/webhooks", headers=ADA).json == {"webhooks": []}
         assert server("GET", f"/webhooks/{hook}/deliveries", headers=ADA).code == "NotFound"
         assert server.stop() == 0
+    audit = call(tmp_path, "ledger", "read", "--channel", "server.audit", "--json").stdout
+    assert b"webhook.add" in audit and b"webhook.remove" in audit and b"geheim" not in audit
 
 
 def test_dead_letters_are_delivered_again(tmp_path, endpoint):
@@ -79,7 +84,7 @@ def test_dead_letters_are_delivered_again(tmp_path, endpoint):
         hook = server("POST", "/webhooks", asked, headers=ADA).json["id"]
         ulid = server("POST", "/shiplog/prod/events", EVENT, headers=ADA).json["ulid"]
         until(lambda: len(endpoint.got) == 1)
-        hooks = Webhooks(tmp_path / "log.git/ropewalk", Disk())
+        hooks = Webhooks(tmp_path / "log.git/ropewalk", Disk(), lambda: 0)
         hooks.bury(hook, ulid, {"attempts": 5, "status": 503, "detail": "Service Unavailable"})
         replay = f"/webhooks/{hook}/replay"
         assert server("POST", replay, {}, headers=BOB).status == 403
@@ -130,3 +135,19 @@ def test_readers_and_strangers_add_no_webhook(refusing):
     asked = {"url": "https://ci.example/hook", "log": "shiplog/prod"}
     assert refusing("POST", "/webhooks", asked, headers=BOB).status == 403
     assert refusing("POST", "/webhooks", asked).status == 401
+
+
+def test_bridges_are_listed_to_readers_of_their_logs(refusing):
+    assert refusing("POST", "/shiplog/prod/events", EVENT, headers=ADA).status == 201
+    with open_repository(refusing.folder / "log.git") as log:
+        log.append("other", EVENT)
+        for source, target in (("ns:prod", "topic:t"), ("ns:other", "topic:u")):
+            mirror(log, source, target)
+        Progress.of(log, "nats", "shiplog/prod", "nats://10.0.0.1:4222/jobs").write(position="7")
+    (row,) = refusing("GET", "/bridges", headers=BOB).json["bridges"]  # bob may read neither topic
+    assert (row["kind"], row["lag"], row["position"]) == ("nats", 1, "7")
+    assert refusing("GET", "/bridges").json == {"bridges": []}
+    text = refusing("GET", "/metrics", headers=BOB).body.decode()
+    named = 'kind="mirror",source="shiplog/prod",target="messages/t"'
+    assert f"ropewalk_bridge_lag_events{{{named}}} 0.0" in text
+    assert f"ropewalk_bridge_failing{{{named}}} 0.0" in text

@@ -57,10 +57,59 @@ export function Consumers({ overview }: { overview?: Overview }) {
           )
         }
       </Show>
+      <Bridges />
       <Webhooks acts={acts} />
       {reset && <Reset consumer={reset} close={() => setReset(null)} done={found.reload} />}
     </>
   );
+}
+
+interface Bridge {
+  kind: string;
+  source: string;
+  target: string;
+  position: string | null;
+  lag: number | null;
+  run_ms: number | null;
+  error: string | null;
+  error_ms: number | null;
+}
+
+/** Mirrors, broker bridges and webhooks: where each copies from and to, how far it is, and what went wrong. */
+function Bridges() {
+  const found = useData<{ bridges: Bridge[] }>("/bridges", {}, POLL_MS);
+  const bridges = found.data?.bridges ?? [];
+  if (bridges.length === 0) return null;
+  return (
+    <Card title="Bridges" note="Mirrors, message brokers and webhooks. A running bridge reports every 15 seconds.">
+      <div class="scroll" tabIndex={0} role="region" aria-label="Bridges">
+        <table>
+          <thead><tr><th>Kind</th><th>Source</th><th>Target</th><th>State</th><th class="num">Behind</th><th>Position</th><th>Last run</th><th>Last error</th></tr></thead>
+          <tbody>
+            {bridges.map((each) => (
+              <tr>
+                <td>{plain(each.kind)}</td>
+                <td><End of={each.source} /></td>
+                <td><End of={each.target} /></td>
+                <td>{each.error ? <Badge state="failed" text="failing" /> : each.lag ? <Badge state="behind" /> : <Badge state="ok" text={each.lag === 0 ? "at the head" : "no error"} />}</td>
+                <td class="num">{each.lag === null ? "–" : count(each.lag)}</td>
+                <td>{each.position ? <Hash text={each.position} label="position" length={26} /> : <span class="muted">at the beginning</span>}</td>
+                <td>{each.run_ms === null ? "–" : <Time ms={each.run_ms} />}</td>
+                <td>{each.error ? <>{plain(each.error)} {each.error_ms !== null && <Time ms={each.error_ms} />}</> : "–"}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Card>
+  );
+}
+
+/** A log of this repository, or the address of another system. */
+function End({ of }: { of: string }) {
+  if (of.includes("://")) return <code>{plain(of)}</code>;
+  const [engine, ...name] = of.split("/");
+  return <Engine log={of} href={engine === "ledger" ? to.channel(name.join("/")) : to.log(of)} />;
 }
 
 interface Webhook {

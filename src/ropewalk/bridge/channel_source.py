@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ class ChannelSource:
     def __init__(self, channel: str, target: MirrorTarget) -> None:
         self._channel = Channel(target.log.store.place.home, channel)
         self._name, self._target = channel, target
+        self.progress = target.progress(f"ledger/{channel}")
+        self._copied = 0  # envelopes of the channel in the target
         self._last: Event | None = None  # the newest event that was mirrored before we began
         self._span: BlockSpan = BlockSpan()
         self._at: Record | None = None  # the last block that was read
@@ -52,7 +55,8 @@ class ChannelSource:
                     (event,) = events(self._target.log.store, line, place.height, place.height + 1)
                     # A mark is rarely met by chance, and then by an event without a reference to this channel.
                     self._last = event if _said(event, "channel") == self._name else None
-        return count if self._last is not None else 0
+        self._copied = count if self._last is not None else 0
+        return self._copied
 
     def copies(self, until_ms: int | None) -> Iterator[EventCopy | RefusedCopy]:
         """Yield every envelope from where the last call ended, once its block has passed every check."""
@@ -78,14 +82,23 @@ class ChannelSource:
                     yield RefusedCopy(ulid_of(header, index), error)
                     return
                 yield made
+                self._copied += 1
             self._last = None
 
     def waiting(self) -> int:
         """Return how many envelopes there are beyond what was copied."""
         return sum(len(record.lines) - 1 for record in self._records())
 
-    def remember(self, is_current: Callable[[], bool]) -> None:
-        """Do nothing: the target names the last block, and its hash covers those below."""
+    def remember(self, _is_current: Callable[[], bool]) -> None:
+        """Record the block for operators. The next run asks the target instead, which names a block by its hash."""
+        said = self.progress.read().get("height")
+        known = said if type(said) is int else 0
+        if self._at is None or known == self._copied:
+            self.progress.seen()
+            return
+        with contextlib.suppress(OSError):
+            moved, at = max(0, self._copied - known), str(self._at.height)
+            self.progress.write(moved=moved, position=at, height=self._copied)
 
     def _records(self) -> Iterator[Record]:
         segments = self._channel.segments

@@ -6,6 +6,7 @@ read from the target itself, so a killed mirror continues where it stopped; a ma
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from ropewalk.bridge.event_copy import EventCopy, MirrorResult, append_copies, copy_of
-from ropewalk.bridge.progress import MirrorMark, MirrorMarks
+from ropewalk.bridge.progress import Progress
 from ropewalk.errors import Conflict, RopewalkError, Usage
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.objects import Oid
@@ -31,6 +32,36 @@ BATCH_BYTES = 8 << 20
 # which could never be put below it afterwards. Writing takes milliseconds; on a busy disk, seconds.
 MERGE_AFTER_MS = 5_000
 KINDS = {"ns": SHIPLOG, "topic": MESSAGES}
+MARK = {"height": int, "commit": str, "ulid": str, "copy": str}
+
+
+class MirrorMark(NamedTuple):
+    """Every event of the source below a height is in the target, at or below the copy of the last of them.
+
+    A mark saves looking at all of both logs again. It is believed only as far as both still hold the commits it names:
+    below a commit nothing changes.
+    """
+
+    height: int
+    commit: str  # of the last event below that height, in the source
+    ulid: str
+    copy: str  # its commit in the target
+
+    @classmethod
+    def read(cls, progress: Progress) -> MirrorMark | None:
+        """Return the recorded mark; None if there is none that can be read."""
+        said = progress.read()
+        whole = all(type(said.get(name)) is kind for name, kind in MARK.items())
+        return cls(*(said[name] for name in MARK)) if whole else None
+
+    def find(self, source: IndexedLog, target: IndexedLog) -> int | None:
+        """Return the height of the copy in the target, if both logs still hold what the mark names; else None."""
+        if not 0 < self.height <= source.count:
+            return None
+        (last,) = source.span(self.height - 1, self.height)
+        found = target.find(last.ulid)
+        same = found is not None and (last.commit, last.ulid, found.commit) == self[1:]
+        return found.height if found is not None and same else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +75,10 @@ class MirrorTarget:
     def line(self) -> IndexedLog:
         """Return the present log; it need not exist yet."""
         return self.log.lines.line(self.layout, self.topic, must_exist=False)
+
+    def progress(self, source: str) -> Progress:
+        """Return the record of the mirror from a log, named as `shiplog/NS`, `messages/T` or `ledger/C`."""
+        return Progress.of(self.log, "mirror", source, f"{self.layout.name}/{self.topic}")
 
     def head(self) -> tuple[str, str | None]:
         """Return its ref and the commit at it."""
@@ -85,6 +120,8 @@ class RefusedCopy(NamedTuple):
 class MirrorSource(Protocol):
     """A log that is copied from, and how far it was."""
 
+    progress: Progress
+
     def is_current(self) -> bool:
         """Return whether the last event that was taken is still there, in its place."""
 
@@ -97,7 +134,7 @@ class MirrorSource(Protocol):
     def waiting(self) -> int:
         """Return how many events there are beyond what was copied."""
 
-    def remember(self, is_current: Callable[[], bool]) -> None:
+    def remember(self, is_current: Callable[[], bool], /) -> None:
         """Record that all taken events have arrived, so that the next run can begin here if no log was rewritten."""
 
 
@@ -109,9 +146,7 @@ class LogSource:
         self._height = 0
         self._last: str | None = None  # the commit below that height
         self._looked: tuple[int, str | None] = (0, None)  # how high it was when we last looked, and its head
-        store = target.log.store
-        self._marks = MirrorMarks(store.place.home / "mirrors", store.disk)
-        self._pair = layout.head_ref(topic), target.layout.head_ref(target.topic)
+        self.progress = target.progress(f"{layout.name}/{topic}")
 
     def is_current(self) -> bool:
         """Return whether all we looked at is still there: a history that was accepted may be another one."""
@@ -122,7 +157,7 @@ class LogSource:
         """Compare the two indexes, all that no mark vouches for: nothing is passed over that the target lacks."""
         goal, line = self._target.line(), self._line()
         self._height, self._last, self._looked = 0, None, (line.count, line.head)
-        mark = self._marks.get(*self._pair)
+        mark = MirrorMark.read(self.progress)
         copied = mark.find(line, goal) if mark is not None else None
         if mark is not None and copied is not None:
             self._height, self._last = mark.height, mark.commit
@@ -167,8 +202,13 @@ class LogSource:
                 return
             mark = MirrorMark(self._height, last.commit, last.ulid, copied.commit)
             # Asked last: a log that was exchanged before shows now, and one that is from now on makes the mark void.
-            if mark != self._marks.get(*self._pair) and is_current():
-                self._marks.set(*self._pair, mark)
+            known = MirrorMark.read(self.progress)
+            if mark != known and is_current():
+                moved = max(0, mark.height - (known.height if known else 0))
+                with contextlib.suppress(OSError):
+                    self.progress.write(moved=moved, **mark._asdict())
+                return
+        self.progress.seen()
 
     def _line(self) -> IndexedLog:
         return self._target.log.lines.line(self._layout, self._topic)
@@ -202,8 +242,11 @@ class Mirror:
         """
         try:
             return self._catch_up(progress)
-        except BaseException:
+        except BaseException as error:
             self._began = False  # what was taken may not have arrived: ask the target
+            if isinstance(error, RopewalkError):
+                for source in self._sources:
+                    source.progress.seen(error.detail)
             raise
 
     def _catch_up(self, progress: Callable[[int], None]) -> MirrorResult:

@@ -1,12 +1,14 @@
-"""Figures for Prometheus. Labels are bounded: route templates and engines, never names that a client chooses."""
+"""Figures for Prometheus. Labels are bounded: route templates, engines, channels and bridges, never client input."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from ropewalk.bridge.progress import NAMES
 from ropewalk.disk.durable import Disk
 
 if TYPE_CHECKING:
@@ -21,6 +23,12 @@ SIGNALS = {
     "attestation_chain_valid": "1 if all evidence in the window was judged and held, and the newest still does.",
     "evidence_failed": "Pieces of evidence in the window that failed, or no longer hold.",
     "policy_hash_mismatch": "Envelopes in the window that name another policy than their channel has.",
+}
+BRIDGES = {
+    "lag_events": "Entries of the source that a mirror, broker bridge or webhook has not copied yet.",
+    "moved_events": "Entries that it has copied since it was made.",
+    "last_run_timestamp_seconds": "When it last recorded a run; a running one does so every 15 seconds.",
+    "failing": "1 if its last run ended with an error.",
 }
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -84,6 +92,10 @@ class Metrics:
             "Rounds in which a channel got too few cosignatures.",
             registry=registry,
         )
+        self.bridges = {
+            name: Gauge(f"ropewalk_bridge_{name}", text, NAMES, registry=registry)
+            for name, text in BRIDGES.items()
+        }
         self.firing = Gauge("ropewalk_alerts_firing", "Alerts that fire.", ("severity",), registry=registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
@@ -109,6 +121,17 @@ class Metrics:
         self.uptime.set(time.monotonic() - node.started_s)
         self.ready.set(node.fault is None)
         self.quarantined.set(0 if node.transports is None else len(node.transports.quarantine.peers))
+
+    def take_bridges(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take the state of the bridges, which run in other processes; what is not known has no figure."""
+        for gauge in self.bridges.values():
+            gauge.clear()
+        for row in rows:
+            run_s = None if row["run_ms"] is None else row["run_ms"] / 1000
+            figures = (row["lag"], row["moved"], run_s, row["error"] is not None)
+            for gauge, value in zip(self.bridges.values(), figures, strict=True):
+                if value is not None:
+                    gauge.labels(*(row[name] for name in NAMES)).set(value)
 
     def take_signals(self, found: Round) -> None:
         """Take the figures of a watch round; what was not measured has no figure."""

@@ -25,6 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from prometheus_client import CollectorRegistry
 
 from ropewalk import __version__
+from ropewalk.bridge.progress import list_progress
 
 if TYPE_CHECKING:
     from ropewalk.server.node import ServerNode
@@ -83,6 +84,7 @@ class Telemetry:
 
     def _export(self, node: ServerNode) -> None:
         node.metrics.look(node)
+        node.metrics.take_bridges(list_progress(node.log))
         found = list(otlp_metrics(node.metrics.registry, self._started_ns, time.time_ns()))
         scope = points.ScopeMetrics(InstrumentationScope("ropewalk.server", __version__), found, "")
         self._figures.export(points.MetricsData([points.ResourceMetrics(self._resource, [scope], "")]))

@@ -1,15 +1,15 @@
-"""Webhooks over HTTP: create, list, delete, deliveries and dead letters. A secret is answered once at most."""
+"""Bridges over HTTP: the state of all; webhooks, deliveries, dead letters. A secret is answered once at most."""
 
 from __future__ import annotations
 
 import secrets
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from litestar import Response, Router, delete, get, post
 from litestar.params import FromPath, QueryParameter
 
-from ropewalk.bridge.webhooks.hooks import Webhook
+from ropewalk.bridge.progress import list_progress
+from ropewalk.bridge.webhooks.hooks import Webhook, origin_of
 from ropewalk.errors import Denied, Invalid
 from ropewalk.kernel import jcs
 from ropewalk.server.auth.rights import Identity
@@ -95,6 +95,22 @@ async def replay_dead(request: Asked, hook: FromPath[str]) -> Response[models.Re
     return reply({"replayed": await node.read(node.webhooks.hooks.raise_dead, hook, ulids)})
 
 
+@get("/bridges")
+async def list_bridges(request: Asked) -> Response[models.Bridges]:
+    """List mirrors, broker bridges and webhooks with position, lag, last run and last error.
+
+    A caller sees those whose logs it may read, source and target.
+    """
+    node, identity = node_of(request), identity_of(request)
+    rows = await node.read(lambda: list(list_progress(node.log)))
+    return reply({"bridges": [row for row in rows if _may_read(row, identity)]})
+
+
+def _may_read(row: dict[str, Any], identity: Identity) -> bool:
+    logs = [row[end] for end in ("source", "target") if "://" not in row[end]]
+    return all(identity.may("read", log) for log in logs)
+
+
 async def _require(node: ServerNode, identity: Identity, hook: str, action: Any) -> Webhook:
     found: Webhook = await node.read(node.webhooks.hooks.get, hook)
     identity.require(action, found.log)
@@ -103,7 +119,7 @@ async def _require(node: ServerNode, identity: Identity, hook: str, action: Any)
 
 async def _record(node: ServerNode, identity: Identity, act: str, hook: Webhook) -> None:
     if node.auth.required:
-        facts = {"webhook": hook.id, "log": hook.log, "origin": _origin(hook.url)}
+        facts = {"webhook": hook.id, "log": hook.log, "origin": origin_of(hook.url)}
         await node.record_act(act, identity.name, facts)
 
 
@@ -120,14 +136,10 @@ def _parse(raw: bytes) -> dict[str, Any]:
 
 def _shown(row: dict[str, Any], identity: Identity) -> dict[str, Any]:
     """Return a row as a caller may see it: the path of an address is often a secret itself."""
-    return row if identity.may("admin", row["log"]) else {**row, "url": f"{_origin(row['url'])}/…"}
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
+    return row if identity.may("admin", row["log"]) else {**row, "url": f"{origin_of(row['url'])}/…"}
 
 
 ROUTES = Router(
-    "/", route_handlers=[list_webhooks, add_webhook, remove_webhook, list_deliveries, replay_dead]
+    "/",
+    route_handlers=[list_bridges, list_webhooks, add_webhook, remove_webhook, list_deliveries, replay_dead],
 )

@@ -440,7 +440,7 @@ def test_a_run_with_nothing_new_does_not_look_through_the_logs(log, clock, monke
 def test_a_mark_that_cannot_be_read_costs_a_look_through_the_logs(log, place, monkeypatch, said):
     fill(log, "prod", 5)
     mirror(log, "ns:prod", "topic:t")
-    (mark,) = (place.home / "mirrors").iterdir()
+    (mark,) = (place.home / "bridges").glob("*/progress.json")
     mark.write_text(said)
     heights = looked_at(monkeypatch)
     assert mirror(log, "ns:prod", "topic:t") == MirrorResult(skipped=5)
@@ -454,7 +454,7 @@ def test_a_mark_that_cannot_be_read_costs_a_look_through_the_logs(log, place, mo
 def test_a_mark_that_names_what_is_not_there_is_not_believed(log, place, member):
     fill(log, "prod", 5)
     mirror(log, "ns:prod", "topic:t")
-    (mark,) = (place.home / "mirrors").iterdir()
+    (mark,) = (place.home / "bridges").glob("*/progress.json")
     fill(log, "prod", 3)
     false = {"commit": "0" * 40, "ulid": "0" * 26, "copy": "0" * 40, "height": 8}
     mark.write_text(json.dumps({**json.loads(mark.read_text()), member: false[member]}))
@@ -545,7 +545,7 @@ def test_whatever_happens_no_event_is_passed_over_or_copied_twice(log, place, cl
             rewound(log, layout, topic, chance.randint(1, known - 1))
 
     def lose_marks() -> None:
-        shutil.rmtree(place.home / "mirrors", ignore_errors=True)
+        shutil.rmtree(place.home / "bridges", ignore_errors=True)
 
     def kill(*_: object) -> None:
         raise Killed
@@ -583,7 +583,7 @@ def test_whatever_happens_no_event_is_passed_over_or_copied_twice(log, place, cl
 
 
 def test_a_mirror_that_cannot_be_remembered_is_made_all_the_same(log, place):
-    (place.home / "mirrors").write_text("in the way")
+    (place.home / "bridges").write_text("in the way")
     fill(log, "prod", 3)
     assert mirror(log, "ns:prod", "topic:t") == MirrorResult(mirrored=3)
     assert mirror(log, "ns:prod", "topic:t") == MirrorResult(skipped=3)

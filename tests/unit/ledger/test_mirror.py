@@ -21,6 +21,7 @@ from ropewalk.bridge.envelope_event import document_of, ulid_of
 from ropewalk.bridge.event_copy import MirrorResult
 from ropewalk.bridge.mirror import Mirror, keep_mirroring
 from ropewalk.bridge.mirror import mirror as mirror_logs
+from ropewalk.bridge.progress import list_progress
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import HistoryRewritten, Invalid, NotFound, OutOfOrder, Unavailable, Unverified
 from ropewalk.gitlog.core.envelope import Event
@@ -350,3 +351,16 @@ def test_a_channel_whose_copies_did_not_arrive_is_read_again(folder, monkeypatch
 
 def _disk_full(*_: object) -> None:
     raise Unavailable("no space left on device")
+
+
+def test_mirror_of_a_channel_records_its_block(folder):
+    add(folder, *(observed(n) for n in range(3)))
+    mirror(folder)
+    add(folder, observed(3))
+    with open_repository(folder) as log:
+        (row,) = list_progress(log)
+    assert (row["source"], row["target"], row["position"]) == ("ledger/audit", "shiplog/audit", "1")
+    assert (row["lag"], row["moved"]) == (1, 3)
+    mirror(folder)
+    with open_repository(folder) as log:
+        assert [(row["position"], row["lag"], row["moved"]) for row in list_progress(log)] == [("2", 0, 4)]

@@ -9,28 +9,33 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ropewalk.bridge import cloudevents
-from ropewalk.bridge.brokers.port import Incoming, Outgoing
+from ropewalk.bridge.brokers.port import POSITION, Incoming, Outgoing
 from ropewalk.errors import Invalid, InvalidEnvelope, TooLarge
 from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 
 ORIGIN: Final = "Ropewalk-Origin"  # which repository published a message: it is not taken in again there
+PATH: Final = "Ropewalk-Path"  # every repository that it came through, the publisher last
 LOG: Final = "Ropewalk-Log"
 ULID: Final = "Ropewalk-Ulid"
 TYPE: Final = "Ropewalk-Type"
 COMMIT: Final = "Ropewalk-Commit"
 CONTENT_ID: Final = "Ropewalk-Content-Id"
 REF: Final = "broker"  # the member of `refs` that names stream and position of an event that came in
+PATH_REF: Final = "broker.path"  # the member that names the repositories it came through
+PATH_FORM: Final = re.compile(r"[0-9a-f]{32}(,[0-9a-f]{32}){0,31}")
 REFUSED_TYPE: Final = "bridge.refused"
-POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 BODY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX
 
 
 def outgoing(event: Event, log: str, origin: str, form: str = "envelope") -> Outgoing:
     """Return the message of an event: its canonical bytes, or a CloudEvent, and headers that name it."""
+    refs = event.envelope.get("refs")
+    path = refs.get(PATH_REF) if isinstance(refs, Mapping) else None
     headers = {
         ORIGIN: origin,
+        PATH: f"{path},{origin}" if isinstance(path, str) and PATH_FORM.fullmatch(path) else origin,
         LOG: log,
         ULID: event.ulid,
         TYPE: _header(event.type),
@@ -41,10 +46,16 @@ def outgoing(event: Event, log: str, origin: str, form: str = "envelope") -> Out
     if form == "cloudevents":
         body = cloudevents.to_json(cloudevents.from_event(event, log))
         headers["Content-Type"] = cloudevents.STRUCTURED
-    return Outgoing(event.content_id, body, headers)
+    return Outgoing(f"{log}/{event.ulid}", body, headers)
 
 
-def document(message: Incoming, stream: str) -> dict[str, Any]:
+def path_of(headers: Mapping[str, str]) -> list[str]:
+    """Return the repositories that a message came through; a repository takes in none that came through itself."""
+    path = headers.get(PATH, "")
+    return [headers.get(ORIGIN, ""), *(path.split(",") if PATH_FORM.fullmatch(path) else ())]
+
+
+def document(message: Incoming, stream: str, mark: str) -> dict[str, Any]:
     """Return the event that records a message; `refs` names its place in the stream.
 
     A CloudEvent keeps its type and data; another JSON object becomes the payload; other bytes are kept as base64.
@@ -56,10 +67,14 @@ def document(message: Incoming, stream: str) -> dict[str, Any]:
         found = cloudevents.to_document(cloudevents.parse(headers, message.body))
     else:
         found = {"type": headers.get(TYPE.lower(), "broker.message"), "payload": _payload(message.body)}
-    return {**found, "ns": "", "refs": {REF: place(stream, message.position)}}
+    refs = {REF: place(stream, mark, message.position)}
+    path = message.headers.get(PATH, "")
+    if PATH_FORM.fullmatch(path):
+        refs[PATH_REF] = path
+    return {**found, "ns": "", "refs": refs}
 
 
-def refused(message: Incoming, stream: str, error: Exception) -> dict[str, Any]:
+def refused(message: Incoming, stream: str, mark: str, error: Exception) -> dict[str, Any]:
     """Return the event that records that a message could not be taken in; it repeats nothing of the message."""
     payload = {
         "code": type(error).__name__,
@@ -70,31 +85,34 @@ def refused(message: Incoming, stream: str, error: Exception) -> dict[str, Any]:
         "ns": "",
         "type": REFUSED_TYPE,
         "payload": payload,
-        "refs": {REF: place(stream, message.position)},
+        "refs": {REF: place(stream, mark, message.position)},
     }
 
 
-def place(stream: str, position: str) -> str:
+def place(stream: str, mark: str, position: str) -> str:
     """Return how `refs` names a message.
 
-    >>> place("ORDERS", "17")
-    'ORDERS:17'
+    >>> place("ORDERS", "5c6d1a2b", "17")
+    'ORDERS@5c6d1a2b:17'
     """
-    return f"{stream}:{position}"
+    return f"{stream}@{mark}:{position}"
 
 
-def position_of(envelope: Mapping[str, Any], stream: str) -> str | None:
+def position_of(envelope: Mapping[str, Any], stream: str, mark: str) -> str | None:
     """Return the position that an event records for a stream; None if it did not come from there.
 
-    >>> position_of({"refs": {"broker": "ORDERS:17"}}, "ORDERS"), position_of({}, "ORDERS")
-    ('17', None)
+    Events that were recorded before streams had marks name the stream alone.
+
+    >>> position_of({"refs": {"broker": "ORDERS@5c6d1a2b:17"}}, "ORDERS", "5c6d1a2b")
+    '17'
+    >>> position_of({"refs": {"broker": "ORDERS@5c6d1a2b:17"}}, "ORDERS", "00000000")
     """
     refs = envelope.get("refs")
     named = refs.get(REF) if isinstance(refs, Mapping) else None
-    if not isinstance(named, str) or not named.startswith(f"{stream}:"):
+    if not isinstance(named, str):
         return None
-    position = named[len(stream) + 1 :]
-    return position if POSITION.fullmatch(position) else None
+    name, _, position = named.rpartition(":")
+    return position if name in (f"{stream}@{mark}", stream) and POSITION.fullmatch(position) else None
 
 
 def _payload(body: bytes) -> dict[str, Any]:

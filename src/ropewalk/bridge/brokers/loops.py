@@ -2,34 +2,28 @@
 
 The stream decides what was published: it is asked for the last message of ours before anything is sent, and every
 batch names the position it expects. The log decides what was taken in: every event that came from a stream records its
-position there. Progress files only save time; losing one costs a look at the whole stream or log.
+position there. Progress records only save time; losing one costs a look at the whole stream or log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ropewalk.bridge.brokers import forms
-from ropewalk.bridge.brokers.port import START, Broker, Incoming, Moved, Outgoing, order
-from ropewalk.disk.durable import Disk
-from ropewalk.disk.folder_lock import hold_folder
+from ropewalk.bridge.brokers.port import POSITION, START, Broker, Incoming, Moved, Outgoing, order
+from ropewalk.bridge.progress import Progress
 from ropewalk.errors import Conflict, RopewalkError, Usage
 from ropewalk.gitlog.core.envelope import Draft, Event, seal
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.reading import events
 from ropewalk.gitlog.privacy.screening import screen_draft
 from ropewalk.gitlog.repository.repository import GitRepository
-from ropewalk.kernel.ulid import Ulid
+from ropewalk.kernel.ulid import Ulid, is_ulid
 
 BATCH = 256  # events or messages in one round
-SAVE_EVERY = 16  # batches; a progress file that is behind costs a look at as many messages
+SAVE_EVERY = 16  # batches; a progress record that is behind costs a look at as many messages
 ATTEMPTS_MAX = 8  # in a row, against other publishers of the same stream
 FETCH_WAIT_S = 0.5
 LOWEST = Ulid("0" * 26)  # to check a document before it has its ULID
@@ -71,45 +65,18 @@ def find_log(repository: GitRepository, name: str) -> BridgedLog:
     return BridgedLog(repository, layout, topic)
 
 
-class ProgressFile:
-    """How far a bridge was, as a hint; one file for each log, stream and direction, and one process at a time."""
-
-    def __init__(self, log: BridgedLog, stream: str, direction: str) -> None:
-        store = log.repository.store
-        key = f"{log.name} {stream} {direction}".encode()
-        self.folder: Path = store.place.home / "bridges" / hashlib.blake2b(key, digest_size=16).hexdigest()
-        self._disk: Disk = store.disk
-        self._said = {"log": log.name, "stream": stream, "direction": direction}
-
-    def held(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes out of this direction."""
-        return hold_folder(self.folder, 0.0, self._disk)
-
-    def read(self) -> Mapping[str, str]:
-        """Return what was written; nothing if the file is missing or cannot be read."""
-        with contextlib.suppress(OSError, ValueError):
-            said = json.loads((self.folder / "progress.json").read_bytes())
-            if isinstance(said, dict) and all(isinstance(value, str) for value in said.values()):
-                return said
-        return {}
-
-    def write(self, **values: str) -> None:
-        """Remember some values durably."""
-        raw = json.dumps({**self._said, **values}, sort_keys=True).encode()
-        self._disk.replace(self.folder / "progress.json", raw + b"\n")
-
-
 class Publisher:
     """Events of a log, out to a stream."""
 
-    def __init__(self, log: BridgedLog, broker: Broker, *, origin: str, form: str = "envelope") -> None:
-        self._log, self._broker, self._origin = log, broker, origin
+    def __init__(
+        self, log: BridgedLog, broker: Broker, progress: Progress, *, origin: str, form: str = "envelope"
+    ) -> None:
+        self._log, self._broker, self._progress, self._origin = log, broker, progress, origin
         self._form = forms.check_form(form)
-        self.progress = ProgressFile(log, broker.stream, "out")
         self._ulid: str | None = None  # the last event that is in the stream, or came from it
         self._position: str | None = None  # where the stream ends; None: ask
         self._ahead: tuple[str, asyncio.Task[list[Event]]] | None = None
-        self._unsaved = 0  # batches since the progress file was written
+        self._unsaved = self._moved = 0  # batches and events since progress was recorded
 
     async def step(self) -> int | None:
         """Publish the next batch; return how many events that was. None: the stream holds everything."""
@@ -133,6 +100,7 @@ class Publisher:
                 self._position = None  # a part of the batch may be there: the stream will tell
                 raise
             self._ulid = found[-1].ulid
+            self._moved += len(messages)
             self._unsaved += 1
             if self._unsaved >= SAVE_EVERY:
                 await self._save()
@@ -157,20 +125,22 @@ class Publisher:
 
     async def _save(self) -> None:
         if self._unsaved and self._ulid is not None and self._position is not None:
-            self._unsaved = 0
-            await asyncio.to_thread(self.progress.write, ulid=self._ulid, position=self._position)
+            facts = {"ulid": self._ulid, "position": self._position, "mark": self._broker.mark}
+            await asyncio.to_thread(self._progress.write, moved=self._moved, **facts)
+            self._unsaved = self._moved = 0
+        else:
+            self._progress.seen()
 
     def _is_ours(self, event: Event) -> bool:
-        return forms.position_of(event.envelope, self._broker.stream) is None
+        return forms.position_of(event.envelope, self._broker.stream, self._broker.mark) is None
 
     def _message(self, event: Event) -> Outgoing:
         return forms.outgoing(event, self._log.name, self._origin, self._form)
 
     async def _resume(self) -> None:
         """Find the last event of this log in the stream; what lies behind it was not published."""
-        hint = self.progress.read()
-        self._ulid = self._ulid or hint.get("ulid")
-        end, at = await self._broker.last(), hint.get("position", START)
+        at, ulid = _hint(self._progress, self._broker)
+        self._ulid, end = self._ulid or ulid, await self._broker.last()
         if order(at) > order(end):
             at, self._ulid = (
                 START,
@@ -196,24 +166,22 @@ class Publisher:
 
     def _published(self, message: Incoming) -> bool:
         said = message.headers
-        ours = (
-            said.get(forms.ORIGIN) == self._origin
-            and said.get(forms.LOG) == self._log.name
-            and re.fullmatch(r"[0-9A-HJKMNP-TV-Z]{26}", said.get(forms.ULID, "")) is not None
-        )
+        ours = said.get(forms.LOG) == self._log.name and is_ulid(said.get(forms.ULID))
         # Headers are anybody's to write: the log must hold the event under the content id that the message names.
         event = self._log.find(said[forms.ULID]) if ours else None
-        return event is not None and event.content_id == said.get(forms.CONTENT_ID)
+        if event is None or event.content_id != said.get(forms.CONTENT_ID):
+            return False
+        # A clone publishes the same event under the same commit, behind the same history.
+        return said.get(forms.ORIGIN) == self._origin or said.get(forms.COMMIT) == event.commit
 
 
 class Subscriber:
     """Messages of a stream, into a topic."""
 
-    def __init__(self, log: BridgedLog, broker: Broker, *, origin: str) -> None:
+    def __init__(self, log: BridgedLog, broker: Broker, progress: Progress, *, origin: str) -> None:
         if log.layout is not MESSAGES:
             raise Usage(f"messages come into a topic (messages/TOPIC), got {log.name}")
-        self._log, self._broker, self._origin = log, broker, origin
-        self.progress = ProgressFile(log, broker.stream, "in")
+        self._log, self._broker, self._progress, self._origin = log, broker, progress, origin
         self._position: str | None = None
 
     async def step(self, wait_s: float = FETCH_WAIT_S) -> int | None:
@@ -222,12 +190,13 @@ class Subscriber:
             self._position = await asyncio.to_thread(self._recorded, await self._broker.last())
         batch = await self._broker.fetch(self._position, BATCH, wait_s)
         if not batch:
+            self._progress.seen()
             return None
-        taken = [message for message in batch if message.headers.get(forms.ORIGIN) != self._origin]
+        taken = [message for message in batch if self._origin not in forms.path_of(message.headers)]
         if taken:
             await asyncio.to_thread(self._append, taken)
         self._position = batch[-1].position
-        await asyncio.to_thread(self._remember)
+        await asyncio.to_thread(self._remember, len(taken))
         return len(taken)
 
     def _recorded(self, end: str) -> str:
@@ -235,17 +204,16 @@ class Subscriber:
 
         A position beyond the end names no message of this stream: any writer of the topic may have recorded it.
         """
-        hint = self.progress.read()
-        position, ulid = hint.get("position", START), hint.get("ulid") or None
+        position, ulid = _hint(self._progress, self._broker)
         if order(position) > order(end):
             raise Conflict(
                 f"stream {self._broker.stream} ends at {end}, but messages up to {position} were recorded",
-                advice="The stream was made anew. Bridge it under another stream name, or into another topic.",
+                advice="An older state of the stream was restored. Bridge it into another topic.",
             )
         if self._log.topic not in self._log.repository.topics(MESSAGES):
             return START
         for event in self._log.repository.events(self._log.topic, ulid, layout=MESSAGES):
-            found = forms.position_of(event.envelope, self._broker.stream)
+            found = forms.position_of(event.envelope, self._broker.stream, self._broker.mark)
             if found is not None and order(found) <= order(end):
                 position = max(position, found, key=order)
         return position
@@ -265,14 +233,24 @@ class Subscriber:
 
     def _draft(self, message: Incoming) -> Draft:
         try:
-            draft = Draft(forms.document(message, self._broker.stream))
+            draft = Draft(forms.document(message, self._broker.stream, self._broker.mark))
             seal(MESSAGES, self._log.topic, draft.document, LOWEST)
             screen_draft(draft)
             return draft
         except (RopewalkError, ValueError, RecursionError) as error:
-            return Draft(forms.refused(message, self._broker.stream, error))
+            return Draft(forms.refused(message, self._broker.stream, self._broker.mark, error))
 
-    def _remember(self) -> None:
+    def _remember(self, moved: int) -> None:
         assert self._position is not None
         newest = self._log.repository.tail([self._log.topic], limit_per_topic=1, layout=MESSAGES)
-        self.progress.write(position=self._position, ulid=newest[0].ulid if newest else "")
+        facts = {"ulid": newest[0].ulid if newest else "", "mark": self._broker.mark}
+        self._progress.write(moved=moved, position=self._position, **facts)
+
+
+def _hint(progress: Progress, broker: Broker) -> tuple[str, str | None]:
+    """Return the position and the ULID that were recorded; nothing of a stream that was made anew since."""
+    said = progress.read()
+    position, ulid = said.get("position"), said.get("ulid")
+    if said.get("mark") != broker.mark or not isinstance(position, str) or not POSITION.fullmatch(position):
+        return START, None
+    return position, ulid if is_ulid(ulid) else None

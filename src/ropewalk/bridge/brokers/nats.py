@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ropewalk.bridge.brokers.port import START, Incoming, Moved, Outgoing
+from ropewalk.bridge.brokers.port import START, Incoming, Moved, Outgoing, address_of, mark_of
 from ropewalk.errors import Conflict, TooLarge, Unavailable, Usage
 
 if TYPE_CHECKING:
@@ -35,9 +35,11 @@ def subject_of(log: str) -> str:
 class NatsBroker:
     """One subject of one JetStream stream."""
 
-    def __init__(self, client: Client, context: JetStreamContext, stream: str, subject: str) -> None:
+    def __init__(
+        self, client: Client, context: JetStreamContext, stream: str, subject: str, mark: str
+    ) -> None:
         self._client, self._context = client, context
-        self.stream, self.subject = stream, subject
+        self.stream, self.subject, self.mark = stream, subject, mark
         self._consumer: Any = None
         self._next = ""  # the position behind which the consumer goes on
         self._taken = 0  # messages that the consumer has brought: it numbers them, and none may be missing
@@ -66,24 +68,25 @@ class NatsBroker:
                 name="ropewalk bridge",
             )
         except (TimeoutError, OSError, nats.errors.Error, ValueError) as error:
-            raise Unavailable(f"cannot connect to {_shown(url)}: {error}") from error
+            raise Unavailable(f"cannot connect to {address_of('nats', url, subject)}: {error}") from error
         context = client.jetstream()
         try:
-            found = await context.find_stream_name_by_subject(subject)
-        except NotFoundError:
-            found = stream or re.sub(r"[^A-Za-z0-9_-]", "_", subject).upper()
             try:
+                found = await context.find_stream_name_by_subject(subject)
+            except NotFoundError:
+                found = stream or re.sub(r"[^A-Za-z0-9_-]", "_", subject).upper()
                 await context.add_stream(name=found, subjects=[subject])
-            except (nats.errors.Error, TimeoutError) as error:
-                await client.close()
-                raise Unavailable(f"cannot make stream {found}: {error}") from error
+            if stream is not None and found != stream:
+                raise Conflict(f"subject {subject} belongs to stream {found}, not {stream}")
+            created = (await context.stream_info(found)).created
         except (nats.errors.Error, TimeoutError) as error:
             await client.close()
-            raise Unavailable(f"JetStream of {_shown(url)} does not answer: {error or 'timeout'}") from error
-        if stream is not None and found != stream:
+            said = error or "timeout"
+            raise Unavailable(f"JetStream of {address_of('nats', url, subject)}: {said}") from error
+        except Conflict:
             await client.close()
-            raise Conflict(f"subject {subject} belongs to stream {found}, not {stream}")
-        return cls(client, context, found, subject)
+            raise
+        return cls(client, context, found, subject, mark_of(f"nats {found} {created}"))
 
     async def last(self) -> str:
         """Return the sequence number of the stream's newest message."""
@@ -193,7 +196,3 @@ class NatsBroker:
 
 async def _quiet(_error: Exception) -> None:
     """Keep the client from printing: a failing call raises by itself."""
-
-
-def _shown(url: str) -> str:
-    return re.sub(r"//[^@/]*@", "//", url)  # no credentials in messages

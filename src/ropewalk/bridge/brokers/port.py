@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-START = "0"  # the position before the first message of every stream
+START: Final = "0"  # the position before the first message of every stream
+POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """One event on its way to a broker."""
 
-    id: str  # the content id, for the broker's own deduplication
+    id: str  # log and ULID, for the broker's own deduplication
     body: bytes
     headers: Mapping[str, str]
 
@@ -35,6 +38,7 @@ class Broker(Protocol):
     """One stream (or subject of a stream) of a broker. Positions are decimal numbers joined by `-`."""
 
     stream: str  # its name, recorded with every event that comes from it
+    mark: str  # tells it from streams of the same name: at other servers, or made anew
 
     async def last(self) -> str:
         """Return the position of the newest message, `START` if there is none."""
@@ -60,3 +64,18 @@ def order(position: str) -> tuple[int, ...]:
     (True, True)
     """
     return tuple(int(part) for part in position.split("-"))
+
+
+def mark_of(identity: str) -> str:
+    """Return the mark of a stream, from what only this stream has."""
+    return hashlib.blake2b(identity.encode(), digest_size=4).hexdigest()
+
+
+def address_of(kind: str, url: str, name: str) -> str:
+    """Return the address of a stream or subject, as records and errors show it: without credentials and options.
+
+    >>> address_of("redis", "redis://:p@ss/w@127.0.0.1:6379/1?password=x", "jobs")
+    'redis://127.0.0.1:6379/1/jobs'
+    """
+    places = (each.partition("://")[2].partition("?")[0].rpartition("@")[2] for each in url.split(","))
+    return f"{kind}://{','.join(each.rstrip('/') for each in places)}/{name}"

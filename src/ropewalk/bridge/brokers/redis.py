@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
-from ropewalk.bridge.brokers.port import START, Incoming, Moved, Outgoing, order
+from ropewalk.bridge.brokers.port import START, Incoming, Moved, Outgoing, address_of, mark_of, order
 from ropewalk.errors import Unavailable
 
 # Appends a batch only if the stream still ends where the caller believes; a script runs alone.
@@ -31,8 +30,8 @@ return at
 class RedisBroker:
     """One stream of a Redis server. Durability is the server's: use `appendonly yes`, `appendfsync always`."""
 
-    def __init__(self, client: Any, stream: str) -> None:
-        self._client, self.stream = client, stream
+    def __init__(self, client: Any, stream: str, mark: str) -> None:
+        self._client, self.stream, self.mark = client, stream, mark
 
     @classmethod
     async def connect(cls, url: str, stream: str) -> Self:
@@ -44,12 +43,13 @@ class RedisBroker:
             raise Unavailable(
                 "the Redis bridge needs redis-py", advice='Run: pip install ".[redis]"'
             ) from error
+        address = address_of("redis", url, stream)
         try:
             client = redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
             await client.ping()
         except (RedisError, OSError, ValueError) as error:
-            raise Unavailable(f"cannot connect to {re.sub('//[^@/]*@', '//', url)}: {error}") from error
-        return cls(client, stream)
+            raise Unavailable(f"cannot connect to {address}: {error}") from error
+        return cls(client, stream, mark_of(address))
 
     async def last(self) -> str:
         """Return the id that was given last, also if that entry was deleted since."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ropewalk.bridge.brokers.loops import BridgedLog, Publisher, Subscriber
 from ropewalk.bridge.brokers.port import Broker
+from ropewalk.bridge.progress import Progress
 from ropewalk.disk.durable import read_file
 from ropewalk.errors import RopewalkError, Unavailable
 
 Direction = Literal["out", "in", "both"]
 IDLE_S = 0.2  # between two looks at a log with nothing new
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_journal = logging.getLogger("ropewalk.bridge")
 
 
 @dataclass(slots=True)
@@ -35,24 +38,33 @@ class BridgeReport:
 
 
 class Bridge:
-    """One log and one stream. `jitter` returns a number from 0 to 1."""
+    """One log and one stream, at an address without credentials. `jitter` returns a number from 0 to 1."""
 
     def __init__(
         self,
         log: BridgedLog,
         connect: Callable[[], Awaitable[Broker]],
         *,
+        address: str,
         direction: Direction = "out",
         form: str = "envelope",
         jitter: Callable[[], float],
     ) -> None:
-        self._log, self._connect, self._direction, self._form = log, connect, direction, form
+        self._log, self._connect, self._form = log, connect, form
+        ways = {"out": (log.name, address), "in": (address, log.name)}
+        kind = address.partition(":")[0]
+        self._progress = {
+            way: Progress.of(log.repository, kind, *ends)
+            for way, ends in ways.items()
+            if direction in (way, "both")
+        }
         self._jitter = jitter
         self.report = BridgeReport()
 
     async def once(self) -> BridgeReport:
         """Move everything there is now, in both directions asked for, then return."""
         async with contextlib.AsyncExitStack() as held:
+            held.enter_context(self._recorded())
             publisher, subscriber = await self._ends(held)
             if subscriber is not None:
                 while await self._receive(subscriber):
@@ -70,7 +82,9 @@ class Bridge:
             try:
                 await self._session(stop)
                 return self.report
-            except Unavailable:
+            except Unavailable as error:
+                if failures == 0:
+                    _journal.warning("%s: %s; trying again", self._log.name, error.detail)
                 moved = before != (self.report.published, self.report.received)
                 failures = 1 if moved else failures + 1
                 self.report.reconnects += 1
@@ -81,6 +95,7 @@ class Bridge:
 
     async def _session(self, stop: asyncio.Event) -> None:
         async with contextlib.AsyncExitStack() as held:
+            held.enter_context(self._recorded())
             publisher, subscriber = await self._ends(held)
             try:
                 async with asyncio.TaskGroup() as group:
@@ -91,16 +106,28 @@ class Bridge:
             except* RopewalkError as several:
                 raise several.exceptions[0] from several
 
+    @contextlib.contextmanager
+    def _recorded(self) -> Iterator[None]:
+        """Keep other processes from running this bridge, and record why a run failed."""
+        with contextlib.ExitStack() as held:
+            for each in self._progress.values():
+                held.enter_context(each.held())
+            try:
+                yield
+            except RopewalkError as error:
+                for each in self._progress.values():
+                    each.seen(error.detail)
+                raise
+
     async def _ends(self, held: contextlib.AsyncExitStack) -> tuple[Publisher | None, Subscriber | None]:
         """Return what moves the events. Each direction has its own connection: an adapter reads at one place only."""
         origin = repository_id(self._log)
         publisher = subscriber = None
-        if self._direction in ("out", "both"):
-            publisher = Publisher(self._log, await self._broker(held), origin=origin, form=self._form)
-            held.enter_context(publisher.progress.held())
-        if self._direction in ("in", "both"):
-            subscriber = Subscriber(self._log, await self._broker(held), origin=origin)
-            held.enter_context(subscriber.progress.held())
+        if (progress := self._progress.get("out")) is not None:
+            broker = await self._broker(held)
+            publisher = Publisher(self._log, broker, progress, origin=origin, form=self._form)
+        if (progress := self._progress.get("in")) is not None:
+            subscriber = Subscriber(self._log, await self._broker(held), progress, origin=origin)
         return publisher, subscriber
 
     async def _broker(self, held: contextlib.AsyncExitStack) -> Broker:

@@ -6,12 +6,13 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ropewalk.bridge.progress import Progress
 from ropewalk.bridge.webhooks.forms import check_secret
 from ropewalk.disk.durable import Disk, read_file
 from ropewalk.disk.folder_lock import hold_folder
@@ -64,8 +65,8 @@ class HookState:
 class Webhooks:
     """All webhooks of a repository."""
 
-    def __init__(self, home: Path, disk: Disk) -> None:
-        self._folder, self._disk = home / "webhooks", disk
+    def __init__(self, home: Path, disk: Disk, now_ms: Callable[[], int]) -> None:
+        self._folder, self._disk, self._now_ms = home / "webhooks", disk, now_ms
 
     def add(self, hook: Webhook, start: str) -> Webhook:
         """Keep a new hook; it delivers what comes after the ULID `start`."""
@@ -74,7 +75,7 @@ class Webhooks:
             raise Conflict(f"a repository has at most {HOOKS_MAX} webhooks", advice="Remove one first.")
         self._disk.make_directories(self._folder / hook.id / "dead")
         (self._folder / hook.id).chmod(0o700)
-        self.save_state(hook.id, HookState(start))
+        self.save_state(hook, HookState(start))
         self._write(self._folder / hook.id / "hook.json", asdict(hook))
         return hook
 
@@ -125,9 +126,22 @@ class Webhooks:
         said = self._read(self._folder / hook / "state.json")
         return HookState(said["ulid"], tuple(Retry(**each) for each in said["retries"]))
 
-    def save_state(self, hook: str, state: HookState) -> None:
-        """Remember durably how far a hook has got."""
-        self._write(self._folder / hook / "state.json", asdict(state))
+    def save_state(
+        self, hook: Webhook, state: HookState, *, moved: int = 0, error: str | None = None
+    ) -> None:
+        """Remember durably how far a hook has got, and how its last attempt ended."""
+        self._progress(hook).write(moved=moved, error=error, **asdict(state))
+
+    def seen(self, hook: str, error: str | None = None) -> None:
+        """Record a round that delivered nothing, or could not. A state that cannot be read is left as it is."""
+        found = self.get(hook)
+        self.state(hook)
+        self._progress(found).seen(error)
+
+    def _progress(self, hook: Webhook) -> Progress:
+        path = self._folder / hook.id / "state.json"
+        ends = {"source": hook.log, "target": origin_of(hook.url)}  # a path is often a secret itself
+        return Progress(path, self._disk, self._now_ms, kind="webhook", **ends)
 
     def bury(self, hook: str, ulid: str, facts: Mapping[str, Any]) -> None:
         """Keep a dead letter."""
@@ -150,9 +164,8 @@ class Webhooks:
             raise NotFound(f"webhook {hook} has no dead letter {missing[0][:40]!r}")
         state = self.state(hook)
         chosen = (ulids or there)[: max(0, RETRIES_MAX - len(state.retries))]
-        self.save_state(
-            hook, replace(state, retries=(*state.retries, *(Retry(each, 0, 0) for each in chosen)))
-        )
+        retries = (*state.retries, *(Retry(each, 0, 0) for each in chosen))
+        self.save_state(self.get(hook), replace(state, retries=retries))
         for ulid in chosen:
             self._disk.unlink(self._folder / hook / "dead" / f"{ulid}.json")
         return chosen
@@ -200,6 +213,12 @@ def check_hook(hook: Webhook) -> None:
     check_secret(bytes.fromhex(hook.secret))
     if hook.form not in ("envelope", "cloudevents"):
         raise Usage(f"format must be envelope or cloudevents, got {hook.form[:40]!r}")
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def check_url(url: str) -> str:

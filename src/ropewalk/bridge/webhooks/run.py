@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -46,7 +47,7 @@ class WebhookRunner:
         self._stop = threading.Event()
         self._warned: dict[str, str] = {}
         store = repository.store
-        self.hooks = Webhooks(store.place.home, store.disk)
+        self.hooks = Webhooks(store.place.home, store.disk, now_ms)
 
     def check(self, hook: Webhook) -> None:
         """Raise if a hook cannot be kept as it is."""
@@ -88,12 +89,15 @@ class WebhookRunner:
         try:
             with hold_folder(self.hooks.folder(hook), 0.0):
                 self._deliver(self.hooks.get(hook), done)
+                self.hooks.seen(hook)
         except Unavailable:
             pass  # another process delivers it
         except (RopewalkError, OSError) as error:
             if self._warned.get(hook) != str(error):  # a round comes twice a second
                 self._warned[hook] = str(error)
                 _journal.warning("webhook %s: %s", hook, error)
+            with contextlib.suppress(RopewalkError, OSError):
+                self.hooks.seen(hook, str(error))
         return done
 
     def run(self, stop: threading.Event, told: Callable[[Delivered], None] = lambda _done: None) -> None:
@@ -118,9 +122,9 @@ class WebhookRunner:
             for event in events:
                 if self._stop.is_set():
                     return
-                state = self._attempt(hook, state, event, 0, done)
+                state, error = self._attempt(hook, state, event, 0, done)
                 state = replace(state, ulid=event.ulid)
-                self.hooks.save_state(hook.id, state)
+                self.hooks.save_state(hook, state, moved=int(not error), error=error)
                 if hook.ordered and state.retries:
                     break
 
@@ -130,15 +134,16 @@ class WebhookRunner:
                 break
             state = replace(state, retries=tuple(each for each in state.retries if each != due))
             event = find_log(self._repository, hook.log).find(due.ulid)
+            error = None
             if event is not None:
-                state = self._attempt(hook, state, event, due.failed, done)
-            self.hooks.save_state(hook.id, state)
+                state, error = self._attempt(hook, state, event, due.failed, done)
+            self.hooks.save_state(hook, state, moved=int(error == ""), error=error)
         return state
 
     def _attempt(
         self, hook: Webhook, state: HookState, event: Event, failed: int, done: Delivered
-    ) -> HookState:
-        """Send one event; return the state with its next attempt, if there is to be one."""
+    ) -> tuple[HookState, str]:
+        """Send one event; return the state with its next attempt, if there is to be one, and why it failed."""
         try:
             result = self._send(hook, event, failed + 1)
         except (
@@ -160,7 +165,8 @@ class WebhookRunner:
         )
         if result.ok:
             done.delivered += 1
-            return state
+            return state, ""
+        why = result.detail if result.status is None else f"{result.status} {result.detail}"
         pause = pause_ms(failed + 1, self._chance())
         if pause is None:
             done.dead += 1
@@ -169,9 +175,10 @@ class WebhookRunner:
                 event.ulid,
                 {"attempts": failed + 1, "status": result.status, "detail": result.detail},
             )
-            return state
+            return state, why
         done.failed += 1
-        return replace(state, retries=(*state.retries, Retry(event.ulid, failed + 1, self._now_ms() + pause)))
+        again = Retry(event.ulid, failed + 1, self._now_ms() + pause)
+        return replace(state, retries=(*state.retries, again)), why
 
     def _send(self, hook: Webhook, event: Event, attempt: int) -> PostResult:
         body, media = body_of(event, hook.log, hook.form)

@@ -12,6 +12,7 @@ import click
 
 from ropewalk.cli.common.command import Command, Group, emit, say
 from ropewalk.cli.git.events import opened
+from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from ropewalk.bridge.brokers.port import Broker
@@ -27,6 +28,25 @@ bridge = Group(
     lazy=LAZY,
     help="Carry events to message brokers and webhooks, and messages into topics.",
 )
+
+
+@bridge.command("ls", epilog="Examples:\n  ropewalk bridge ls --json\n")
+def ls() -> None:
+    """List mirrors, broker bridges and webhooks with position, lag, last run and last error."""
+    from ropewalk.bridge.progress import list_progress
+    from ropewalk.gitlog.core.commit import rfc3339
+
+    with opened() as repository:
+        rows = list(list_progress(repository))
+    lines = []
+    for row in rows:
+        lag = "" if row["lag"] is None else f", {row['lag']} behind"
+        run = "never ran" if row["run_ms"] is None else f"last run {rfc3339(row['run_ms'])}"
+        at = f"{row['kind']:<8}{row['source']} -> {row['target']}  at {row['position'] or 'the start'}{lag}, {run}"
+        lines += [printable(at), *([f"        {printable(row['error'])}"] if row["error"] else [])]
+    emit(
+        {"bridges": rows}, "\n".join(lines) or "no bridges; mirror, bridge nats, redis and webhook make them"
+    )
 
 
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,8 +94,11 @@ def nats(
     comes in records the stream and its sequence number. A killed bridge goes on where the stream and the log end.
     """
     from ropewalk.bridge.brokers.nats import NatsBroker, subject_of
+    from ropewalk.bridge.brokers.port import address_of
 
-    _run(lambda: NatsBroker.connect(url, subject or subject_of(name), stream), name, direction, form, once)
+    subject = subject or subject_of(name)
+    address = address_of("nats", url, subject)
+    _run(lambda: NatsBroker.connect(url, subject, stream), address, name, direction, form, once)
 
 
 @bridge.command(
@@ -94,21 +117,28 @@ def redis(url: str, stream: str | None, name: str, direction: Direction, form: s
     The server decides how durable the stream is: set appendonly yes and appendfsync always.
     """
     from ropewalk.bridge.brokers.nats import subject_of
+    from ropewalk.bridge.brokers.port import address_of
     from ropewalk.bridge.brokers.redis import RedisBroker
 
-    _run(lambda: RedisBroker.connect(url, stream or subject_of(name)), name, direction, form, once)
+    stream = stream or subject_of(name)
+    address = address_of("redis", url, stream)
+    _run(lambda: RedisBroker.connect(url, stream), address, name, direction, form, once)
 
 
 def _run(
-    connect: Callable[[], Awaitable[Broker]], name: str, direction: Direction, form: str, once: bool
+    connect: Callable[[], Awaitable[Broker]],
+    address: str,
+    name: str,
+    direction: Direction,
+    form: str,
+    once: bool,
 ) -> None:
     from ropewalk.bridge.brokers.loops import find_log
     from ropewalk.bridge.brokers.run import Bridge
 
     with opened() as repository:
-        running = Bridge(
-            find_log(repository, name), connect, direction=direction, form=form, jitter=random.random
-        )
+        log = find_log(repository, name)
+        running = Bridge(log, connect, address=address, direction=direction, form=form, jitter=random.random)
         if once:
             report = asyncio.run(running.once())
         else:

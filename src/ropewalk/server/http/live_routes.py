@@ -12,6 +12,7 @@ from litestar import Response, Router, get
 from litestar.params import FromPath, QueryParameter
 from litestar.response import Stream
 
+from ropewalk.bridge.progress import list_progress
 from ropewalk.errors import Invalid
 from ropewalk.kernel.schema import shipped
 from ropewalk.server.http import models
@@ -89,6 +90,7 @@ async def show_metrics(request: Asked) -> Response[str]:
     node = node_of(request)
     if not identity_of(request).may_somewhere("read"):
         identity_of(request).require("read", "metrics")
+    node.metrics.take_bridges(await node.read(lambda: list(list_progress(node.log))))
     body: Any = node.metrics.render(node)
     return Response(body, media_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})
 

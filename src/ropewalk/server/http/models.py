@@ -105,6 +105,29 @@ class Consumer(Struct):
     log: str
 
 
+class Bridge(Struct):
+    """A mirror, a broker bridge or a webhook. `lag` is null if the source is not a log of this repository.
+
+    `position` is the last entry that was copied: a ULID, a block height or a position of the broker.
+    """
+
+    kind: str
+    source: str
+    target: str
+    position: str | None
+    lag: int | None
+    moved: int
+    run_ms: int | None
+    error: str | None
+    error_ms: int | None
+
+
+class Bridges(Struct):
+    """The bridges of the logs that the caller may read."""
+
+    bridges: list[Bridge]
+
+
 class Webhook(Struct):
     """A webhook without its secret: how far it is, what waits for another attempt, and its dead letters."""
 
