@@ -94,10 +94,10 @@ def decrypt(document: dict[str, Any], name: str, passphrase: bytes | None = None
         return secret
 
 
-def check_private(descriptor: int, path: Path) -> None:
+def check_private(descriptor: int, path: Path, refused: int = 0o077) -> None:
     """Refuse a file that the group or others can read or write."""
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    if mode & 0o077:
+    if mode & refused:
         raise Unavailable(
             f"{path} must be readable by its owner only, got mode {mode:04o}",
             path=str(path),
@@ -105,10 +105,10 @@ def check_private(descriptor: int, path: Path) -> None:
         )
 
 
-def read_private_line(path: Path) -> bytes:
+def read_private_line(path: Path, refused: int = 0o077) -> bytes:
     """Read a passphrase or PIN from a file that only its owner can read; a line break at the end is not part of it."""
     with path.open("rb") as stream:
-        check_private(stream.fileno(), path)
+        check_private(stream.fileno(), path, refused)
         raw = stream.read(PASSPHRASE_BYTES_MAX + 2)
     found = raw.removesuffix(b"\n").removesuffix(b"\r")
     if not found or b"\n" in found or len(found) > PASSPHRASE_BYTES_MAX:

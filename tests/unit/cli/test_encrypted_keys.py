@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_decrypt
+from tests.serving import call, serving
 from tests.waiting import LIMIT_S
 
 from ropewalk.cli.common import passphrase as source
@@ -170,6 +171,67 @@ def test_passphrase_file_has_one_line(tmp_path, raw):
     path.chmod(0o640)
     with pytest.raises(Unavailable, match="owner only"):
         source.read_passphrase(str(path))
+
+
+def test_credential_of_systemd_is_read(tmp_path, monkeypatch):
+    """Its access list shows as the group's right to read; in other folders that is refused."""
+    path = tmp_path / "passphrase"
+    path.write_bytes(SECRET)
+    path.chmod(0o440)
+    with pytest.raises(Unavailable, match="owner only"):
+        source.read_passphrase(str(path))
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert source.read_passphrase(str(path)) == SECRET
+    for mode in (0o444, 0o460):
+        path.chmod(mode)
+        with pytest.raises(Unavailable, match="owner only"):
+            source.read_passphrase(str(path))
+
+
+@pytest.mark.parametrize("channels", [(), ("ops",)])
+def test_service_without_passphrase_does_not_start(log, tmp_path, channels):
+    for name in channels:
+        assert log("ledger", "create", "--channel", name).code == 0
+    key_files.protect(tmp_path / "log.git" / "ropewalk" / "keys", "node", SECRET)
+    for service in (("serve", "--port", "0"), ("ledger", "serve", "--port", "0"), ("watch", "--once")):
+        refused = log(*service)
+        assert (refused.code, refused.out) == (7, b""), service
+        assert 'key "node" needs a passphrase' in refused.err
+    wrong = log("serve", "--port", "0", env_more={"ROPEWALK_PASSPHRASE": "correct horse"})
+    assert wrong.code == 7 and "passphrase is wrong" in wrong.err
+
+
+def test_channel_without_its_key_stops_no_service(log, tmp_path):
+    for name in ("ops", "audit"):
+        assert log("ledger", "create", "--channel", name).code == 0
+    key_files.protect(tmp_path / "log.git" / "ropewalk" / "keys", "node", SECRET)
+    (tmp_path / "log.git" / "ropewalk" / "ledger" / "audit" / "channel.json").write_bytes(b"{}")
+    watched = log("watch", "--once", env_more={"ROPEWALK_PASSPHRASE": SECRET.decode()})
+    assert "channel audit cannot be written" in watched.err and "passphrase" not in watched.err
+
+
+@pytest.mark.slow
+def test_serve_seals_with_a_credential(tmp_path):
+    """As under systemd: the passphrase is a credential, opened before the ready line."""
+    credentials = tmp_path / "credentials"
+    credentials.mkdir(mode=0o700)
+    (credentials / "passphrase").write_bytes(SECRET)
+    (credentials / "passphrase").chmod(0o440)
+    given = {
+        "CREDENTIALS_DIRECTORY": str(credentials),
+        "ROPEWALK_PASSPHRASE_FILE": f"{credentials}/passphrase",
+    }
+    assert call(tmp_path, "init", "log.git").returncode == 0
+    key_files.protect(tmp_path / "log.git" / "ropewalk" / "keys", "node", SECRET)
+    call(tmp_path, "key", "new", "ada")
+    made = call(
+        tmp_path, "ledger", "envelope", "--channel", "ops", "--domain", "ops", "--class", "Observation",
+        "--type", "t", "--payload", "-", "--key", "ada", stdin=b"{}",
+    )  # fmt: skip
+    with serving(tmp_path, env=given) as server:
+        (credentials / "passphrase").unlink()
+        answer = server("POST", "/channels/ops/envelopes", json.loads(made.stdout))
+        assert answer.status == 201, answer
 
 
 def test_commands_sign_with_an_encrypted_key(ropewalk, tmp_path):

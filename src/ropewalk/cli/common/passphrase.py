@@ -37,8 +37,10 @@ def new_passphrase(session: Session, name: str, path: str | None, *, change: boo
 
 def read_passphrase(path: str) -> bytes:
     """Read a passphrase from a file that only its owner can read."""
+    # systemd (LoadCredential=) grants access by an ACL, which shows as the group's right to read.
+    credential = str(Path(path).parent) == os.environ.get("CREDENTIALS_DIRECTORY")
     try:
-        return read_private_line(Path(path))
+        return read_private_line(Path(path), 0o037 if credential else 0o077)
     except OSError as error:
         raise from_os_error(error) from error
 

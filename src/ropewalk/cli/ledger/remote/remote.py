@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropewalk.cli.common.command import Command, answer_line, counting, emit, parse_input, say
-from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_key
 from ropewalk.cli.common.options import flag, option, repeated, required
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.cli.common.tls_options import address_option, tls_files, tls_options
@@ -149,10 +149,13 @@ def attest_by(command: str | None) -> Attest | None:
 def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
     """Return a thread-safe function that finds the keys of a channel.
 
-    For a replica, whose keys are on another machine, it returns the key of the repository.
+    For a replica, whose keys are on another machine, it returns the key of the repository. Keys that need a passphrase
+    or PIN are opened at once: a service that lacks it fails when it starts, not at its first append.
     """
     from ropewalk.cli.ledger.channel import channel_keys
-    from ropewalk.errors import Conflict
+    from ropewalk.disk import key_files
+    from ropewalk.errors import Conflict, RopewalkError, Unavailable
+    from ropewalk.ledger.channel.settings import channels
 
     context = click.get_current_context()
 
@@ -163,6 +166,22 @@ def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
             except Conflict:
                 return (signing_key(NODE_KEY),)
 
+    try:
+        known = [each for folder in (here().keys, key_folder()) for each in key_files.ls(folder)]
+        protected = any(each.protection != "none" for each in known)
+    except RopewalkError:
+        protected = True
+    if protected and not channels(here().home):
+        signing_key(NODE_KEY)  # of the channels to come
+    for channel in channels(here().home) if protected else ():
+        try:
+            find(channel)
+        except Unavailable:
+            raise
+        except (
+            RopewalkError
+        ) as error:  # a damaged channel, or one without its key, does not keep others from serving
+            say(f"channel {channel} cannot be written: {error.detail}")
     return find
 
 
