@@ -2,12 +2,12 @@
 
 Starting takes nine tenths of a short command. What is forked is a process like any other, with an environment, a
 directory, streams and an exit code of its own; that commands also start is shown by those that are started: in
-`tests/docs`, in `tests/interop`, and wherever a test begins one with `subprocess`.
+`tests/docs`, in `tests/interop`, and wherever a test begins one with `subprocess`. A shell kills
+only the client of a forked command, which ends a moment later.
 """
 
 from __future__ import annotations
 
-import array
 import atexit
 import contextlib
 import gc
@@ -29,11 +29,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, AnyStr, NoReturn
 
-from tests.waiting import LIMIT_S, Crew
+from tests.waiting import LIMIT_S
 
-__all__ = ["Done", "end_as_python", "install_client", "run"]
+__all__ = ["Done", "Popen", "client", "end_as_python", "run"]
 
 ROOT = Path(__file__).parents[1]
 UNWRITTEN = 120  # Python's own, where the last of what was printed cannot be
@@ -51,32 +51,56 @@ class Done:
 
 def run(arguments: Sequence[str], stdin: bytes, cwd: Path, environment: Mapping[str, str]) -> Done:
     """Run `ropewalk` with these arguments to its end."""
-    asked = {"arguments": arguments, "cwd": str(cwd), "environment": dict(environment)}
-    pipes = [os.pipe() for _ in range(3)]
-    theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(_server())
-        peer.sendmsg(
-            [len(raw := json.dumps(asked).encode()).to_bytes(4, "big")],
-            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", theirs))],
-        )
-        peer.sendall(raw)
-        for each in theirs:
-            os.close(each)
-        command = int.from_bytes(_exactly(peer, 4), "big")
-        crew = Crew(3)
-        writing = crew.submit(_write, pipes[0][1], stdin)
-        out, err = (crew.submit(_read, pipe[0]) for pipe in pipes[1:])
+    pipe = subprocess.PIPE
+    with Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=environment) as process:
         try:
-            peer.settimeout(LIMIT_S)
-            code = int.from_bytes(_exactly(peer, 4), "big", signed=True)
-            done = Done(code, out.result(LIMIT_S), err.result(LIMIT_S))
+            out, err = process.communicate(stdin, LIMIT_S)
         except BaseException:
-            os.kill(command, signal.SIGKILL)
+            process.kill()
             raise
-        writing.result(LIMIT_S)
-        crew.__exit__(None)
-        return done
+        return Done(process.returncode, out, err)
+
+
+class Popen(subprocess.Popen[AnyStr]):
+    """`ropewalk` with these arguments; its process can be signalled and killed like one that was started."""
+
+    def _execute_child(self, arguments: Sequence[str], *given: Any) -> None:
+        cwd, environment, pipes = given[4], given[5], given[9:15]
+        streams = [
+            pipes[0] if pipes[0] >= 0 else 0,
+            pipes[3] if pipes[3] >= 0 else 1,
+            pipes[5] if pipes[5] >= 0 else 2,
+        ]
+        try:
+            self._peer = socket.socket(socket.AF_UNIX)
+            self._peer.connect(_server())
+            asked = {
+                "arguments": [os.fspath(each) for each in arguments],
+                "cwd": os.fspath(cwd or Path.cwd()),
+                "environment": dict(os.environ if environment is None else environment),
+            }
+            raw = json.dumps(asked).encode()
+            socket.send_fds(self._peer, [len(raw).to_bytes(4, "big")], streams)
+            self._peer.sendall(raw)
+            self.pid = int.from_bytes(_exactly(self._peer, 4), "big")
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            self._peer.settimeout(timeout)
+            try:
+                self.returncode = int.from_bytes(_exactly(self._peer, 4), "big", signed=True)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+            self._peer.close()
+        return self.returncode
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._wait(0)
+        return self.returncode
 
 
 # `ropewalk` for a shell: hands arguments, directory, environment and streams to the server, passes signals on and ends
@@ -103,25 +127,18 @@ os._exit(code)
 """
 
 
-def install_client(folder: Path) -> None:
-    """Put a `ropewalk` into the folder that is forked and not started; a command ends when its client does."""
+@cache
+def client() -> Path:
+    """Return a `ropewalk` for `subprocess` and shells that is forked and not started; it ends when its client does."""
+    path = Path(_server())
     python = Path(sys.executable)
-    client = folder / "ropewalk"
-    client.write_text(
-        CLIENT.format(python=python, started=str(python.with_name("ropewalk")), path=_server()),
+    made = path.with_name("ropewalk")
+    made.write_text(
+        CLIENT.format(python=python, started=str(python.with_name("ropewalk")), path=str(path)),
         encoding="utf-8",
     )
-    client.chmod(0o755)
-
-
-def _write(descriptor: int, raw: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError), open(descriptor, "wb") as stream:
-        stream.write(raw)
-
-
-def _read(descriptor: int) -> bytes:
-    with open(descriptor, "rb") as stream:
-        return stream.read()
+    made.chmod(0o755)
+    return made
 
 
 def _exactly(peer: socket.socket, count: int) -> bytes:
@@ -163,48 +180,67 @@ def _server() -> str:
 def _serve(path: str) -> None:
     from ropewalk.cli import main  # before the module of the same name takes its place
 
-    for module in pkgutil.walk_packages(importlib.import_module("ropewalk").__path__, "ropewalk."):
-        if not module.name.startswith(HEAVY):
-            importlib.import_module(module.name)
-    import pygit2  # noqa: F401 - most commands that write ask it for git's settings
-
+    _read_all()
+    running: dict[int, tuple[int, socket.socket]] = {}  # process and client, by the descriptor of the process
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen(16)
         gc.freeze()  # what is forked need not look through all this
         os.write(1, b"ready\n")
-        # Until nobody holds the other end of our input.
-        while server.fileno() in select.select([server.fileno(), 0], [], [])[0]:
-            peer, _ = server.accept()
-            if os.fork() == 0:
-                server.close()
-                _attend(peer, main)
-            peer.close()
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+        while True:
+            clients = [peer for _, peer in running.values()]
+            ready = select.select([server, 0, *running, *clients], [], [])[0]
+            if 0 in ready:  # nobody holds the other end of our input
+                break
+            if server in ready:
+                peer, _ = server.accept()
+                size, streams, _, _ = socket.recv_fds(peer, 4, 3)
+                if len(streams) < 3:  # the client was killed
+                    continue
+                asked = json.loads(_exactly(peer, int.from_bytes(size, "big")))
+                if (command := os.fork()) == 0:
+                    os.setsid()
+                    for each in (server, peer, *clients):
+                        each.close()
+                    _become(asked["arguments"], asked["cwd"], asked["environment"], streams)
+                    end_as_python(main)
+                for stream in streams:
+                    os.close(stream)
+                running[os.pidfd_open(command)] = command, peer
+                with contextlib.suppress(OSError):
+                    peer.sendall(command.to_bytes(4, "big"))
+            for ending in [each for each in running if each in ready or running[each][1] in ready]:
+                command, peer = running.pop(ending)
+                if ending not in ready:  # the client was killed
+                    _kill(command)
+                os.close(ending)
+                code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
+                with peer, contextlib.suppress(OSError):
+                    peer.sendall(code.to_bytes(4, "big", signed=True))
+    for command, _ in running.values():
+        _kill(command)
 
 
-def _attend(peer: socket.socket, main: Callable[[], None]) -> NoReturn:
-    """Fork the command; say which process it is, and how it ended."""
-    size, given, _, _ = socket.recv_fds(peer, 4, 3)
-    asked = json.loads(_exactly(peer, int.from_bytes(size, "big")))
-    command = os.fork()
-    if command == 0:
-        peer.close()
-        os.setsid()
-        _become(asked["arguments"], asked["cwd"], asked["environment"], given)
-        end_as_python(main)
-    for each in given:
-        os.close(each)
-    peer.sendall(command.to_bytes(4, "big"))
-    ending = os.pidfd_open(command)
-    if ending not in select.select([ending, peer.fileno()], [], [])[0]:  # the client was killed
+def _read_all() -> None:
+    """Import all modules, and do what is done at first use: it would be the first use of each command."""
+    for module in pkgutil.walk_packages(importlib.import_module("ropewalk").__path__, "ropewalk."):
+        if not module.name.startswith(HEAVY):
+            importlib.import_module(module.name)
+    for name in ("pygit2", "nacl.bindings", "coincurve", "lmdb", "getpass", "importlib.resources"):
+        importlib.import_module(name)
+    from ropewalk.errors import InvalidEnvelope
+    from ropewalk.kernel.schema import shipped as schema
+
+    for name in schema.names():
+        with contextlib.suppress(InvalidEnvelope):
+            schema.validate(name, {})
+
+
+def _kill(command: int) -> None:
+    try:
         os.killpg(command, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
-    with contextlib.suppress(OSError):
-        peer.sendall(code.to_bytes(4, "big", signed=True))
-    os._exit(0)
+    except ProcessLookupError:  # not yet the leader of its group
+        os.kill(command, signal.SIGKILL)
 
 
 def _become(arguments: list[str], cwd: str, environment: dict[str, str], streams: list[int]) -> None:

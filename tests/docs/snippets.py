@@ -320,11 +320,9 @@ class _Stage:
         self.outputs.mkdir()
         self.environment = _environment(folder)
         if forked:
-            from tests.forking import install_client  # not for the child, which has no path to it
+            from tests.forking import client  # not for the child, which has no path to it
 
-            (folder / "bin").mkdir()
-            install_client(folder / "bin")
-            self.environment["PATH"] = f"{folder / 'bin'}:{self.environment['PATH']}"
+            self.environment["PATH"] = f"{client().parent}:{self.environment['PATH']}"
         self.seconds = seconds
         self.bash: _Peer | None = None
         self.python: _Peer | None = None
