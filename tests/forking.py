@@ -52,7 +52,7 @@ class Done:
 def run(arguments: Sequence[str], stdin: bytes, cwd: Path, environment: Mapping[str, str]) -> Done:
     """Run `ropewalk` with these arguments to its end."""
     pipe = subprocess.PIPE
-    with Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=environment) as process:
+    with Popen[bytes](arguments, stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=environment) as process:
         try:
             out, err = process.communicate(stdin, LIMIT_S)
         except BaseException:
@@ -72,7 +72,7 @@ class Popen(subprocess.Popen[AnyStr]):
             pipes[5] if pipes[5] >= 0 else 2,
         ]
         try:
-            self._peer = socket.socket(socket.AF_UNIX)
+            self._peer: socket.socket = socket.socket(socket.AF_UNIX)
             self._peer.connect(_server())
             asked = {
                 "arguments": [os.fspath(each) for each in arguments],
@@ -88,6 +88,21 @@ class Popen(subprocess.Popen[AnyStr]):
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
     def _wait(self, timeout: float | None) -> int:
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            return self._take_code(timeout)
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        lock = self._waitpid_lock  # type: ignore[attr-defined]
+        if lock.acquire(blocking=False):
+            try:
+                self._take_code(0)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                lock.release()
+        return self.returncode
+
+    def _take_code(self, timeout: float | None) -> int:
         if self.returncode is None:
             self._peer.settimeout(timeout)
             try:
@@ -95,11 +110,6 @@ class Popen(subprocess.Popen[AnyStr]):
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
             self._peer.close()
-        return self.returncode
-
-    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._wait(0)
         return self.returncode
 
 
@@ -189,10 +199,12 @@ def _serve(path: str) -> None:
         os.write(1, b"ready\n")
         while True:
             clients = [peer for _, peer in running.values()]
-            ready = select.select([server, 0, *running, *clients], [], [])[0]
+            ready = select.select(
+                [server.fileno(), 0, *running, *map(socket.socket.fileno, clients)], [], []
+            )[0]
             if 0 in ready:  # nobody holds the other end of our input
                 break
-            if server in ready:
+            if server.fileno() in ready:
                 peer, _ = server.accept()
                 size, streams, _, _ = socket.recv_fds(peer, 4, 3)
                 if len(streams) < 3:  # the client was killed
@@ -209,7 +221,7 @@ def _serve(path: str) -> None:
                 running[os.pidfd_open(command)] = command, peer
                 with contextlib.suppress(OSError):
                     peer.sendall(command.to_bytes(4, "big"))
-            for ending in [each for each in running if each in ready or running[each][1] in ready]:
+            for ending in [each for each in running if each in ready or running[each][1].fileno() in ready]:
                 command, peer = running.pop(ending)
                 if ending not in ready:  # the client was killed
                     _kill(command)

@@ -1,4 +1,4 @@
-"""A real `ropewalk serve` in a process of its own, and plain HTTP to it."""
+"""A real `ropewalk serve` in a process of its own, forked as in `tests/forking.py`, and plain HTTP to it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests import forking
 from tests.waiting import LIMIT_S, ended
 
 BARE = ("PATH", "PYTHONPATH", "LANG", "HOME")
@@ -95,15 +96,15 @@ def environment(folder: Path) -> dict[str, str]:
 
 def call(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run another command in the folder's repository."""
-    return subprocess.run(
-        command("--repo", str(folder / "log.git"), *arguments),
-        input=stdin,
-        capture_output=True,
-        env=environment(folder),
-        cwd=folder,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    words = ["--repo", str(folder / "log.git"), *arguments]
+    done = forking.run(words, stdin, folder, environment(folder))
+    return subprocess.CompletedProcess(words, done.code, done.out, done.err)
+
+
+def make(folder: Path) -> None:
+    """Make the repository `log.git` of a folder."""
+    made = call(folder, "init", str(folder / "log.git"))
+    assert made.returncode == 0, made.stderr
 
 
 @contextlib.contextmanager
@@ -113,28 +114,26 @@ def serving(
     env: Mapping[str, str] | None = None,
     limit_s: float = LIMIT_S,
     files: int | None = None,
+    started: bool = False,
 ) -> Iterator[Served]:
     """Serve the repository `log.git` of a folder, which is made if it is missing; at most for the limit.
 
-    `files` limits the open files of the server.
+    `files` limits the open files of the server, which is then started and not forked, as where `started` asks for it.
     """
 
     def limit() -> None:
         if files is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
+    words = ["--repo", str(folder / "log.git"), "serve", "--port", "0", *options]
     if not (folder / "log.git").exists():
-        made = subprocess.run(
-            command("init", str(folder / "log.git")),
-            capture_output=True,
-            env=environment(folder),
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert made.returncode == 0, made.stderr
+        make(folder)
     with (folder / "stderr.txt").open("ab") as errors:
-        process = subprocess.Popen(
-            command("--repo", str(folder / "log.git"), "serve", "--port", "0", *options),
+        begin: type[subprocess.Popen[bytes]] = forking.Popen
+        if started or files is not None:
+            begin, words = subprocess.Popen, command(*words)
+        process = begin(
+            words,
             stdout=subprocess.PIPE,
             stderr=errors,
             env={**environment(folder), **(env or {})},

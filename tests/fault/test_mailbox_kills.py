@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forking import Popen
 from tests.unit.cli.conftest import living_in
 from tests.unit.ledger.making import observed
 from tests.waiting import LIMIT_S, ended, until
@@ -22,7 +23,6 @@ from ropewalk.ledger.mailbox.ring import RingWriter
 from ropewalk.ledger.mailbox.shared_memory import map_ring
 
 ROOT = Path(__file__).parents[2]
-COMMAND = Path(sys.executable).with_name("ropewalk")
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -37,8 +37,8 @@ class House:
         assert run("--repo", "log.git", "ledger", "create", "--channel", "audit").code == 0
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [COMMAND, "ledger", *arguments],
+        process = Popen[str](
+            ["ledger", *arguments],
             cwd=self.folder,
             env={
                 "PATH": os.environ["PATH"],

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import websockets.sync.client as client
-from tests.serving import call, command, environment
+from tests.forking import Popen
+from tests.serving import call, environment, make
 from tests.unit.gossip.conftest import memory_log
 from tests.waiting import LIMIT_S, ended, soon
 from websockets.exceptions import InvalidStatus
@@ -25,21 +26,14 @@ TOPIC = "com.example"
 @contextmanager
 def guarded(folder: Path) -> Iterator[str]:
     """A peer that asks for identities: its URL."""
-    process = subprocess.Popen(
-        command("--repo", str(folder / "log.git"), "gossip", "serve", "--topic", TOPIC, "--port", "0",
-                "--auth", str(folder / "log.git" / "ropewalk" / "auth.json")),
+    process = Popen[bytes](
+        ["--repo", str(folder / "log.git"), "gossip", "serve", "--topic", TOPIC, "--port", "0",
+         "--auth", str(folder / "log.git" / "ropewalk" / "auth.json")],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(folder), cwd=folder,
     )  # fmt: skip
     with ended(process):
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())["url"]
-
-
-def new_repository(folder: Path) -> None:
-    subprocess.run(
-        command("init", str(folder / "log.git")), env=environment(folder), check=True,
-        capture_output=True, timeout=LIMIT_S,
-    )  # fmt: skip
 
 
 def token(folder: Path, name: str, right: str) -> str:
@@ -54,7 +48,7 @@ def visit(url: str, headers: dict[str, str]) -> None:
 
 
 def test_gossip_peers_need_the_right_to_read(tmp_path):
-    new_repository(tmp_path)
+    make(tmp_path)
     ada = token(tmp_path, "ada", f"gossip/{TOPIC}:read,append")
     bob, eve = (
         token(tmp_path, "bob", f"gossip/{TOPIC}:append"),
@@ -70,7 +64,7 @@ def test_gossip_peers_need_the_right_to_read(tmp_path):
         (tmp_path / "token").write_text(ada)
         clone = tmp_path / "clone"
         clone.mkdir()
-        new_repository(clone)
+        make(clone)
         synced = call(
             clone, "gossip", "sync", url, "--topic", TOPIC, "--token-file", str(tmp_path / "token"), "--json"
         )

@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forking import Popen
 from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
 from tests.waiting import aside, soon, until
 
@@ -26,7 +26,6 @@ from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import serve_tcp
 
-COMMAND = Path(sys.executable).with_name("ropewalk")
 TOPIC = "com.example.chat"
 pytestmark = pytest.mark.timeout(400)  # a dozen processes one after the other, on whatever machine
 
@@ -44,10 +43,8 @@ class Processes:
 
     def start(self, repo: str, *arguments: str) -> subprocess.Popen[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder), "LANG": "C.UTF-8"}
-        if "PYTHONPATH" in os.environ:
-            environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
-        process = subprocess.Popen(
-            [COMMAND, "--repo", repo, "gossip", *arguments],
+        process = Popen[str](
+            ["--repo", repo, "gossip", *arguments],
             cwd=self._folder,
             env=environment,
             stdout=subprocess.PIPE,

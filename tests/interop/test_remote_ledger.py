@@ -7,12 +7,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forking import Popen
 from tests.unit.cli.conftest import Answer, living_in, move_in
 from tests.unit.ledger.certifying import Authority
 from tests.unit.ledger.making import observed
@@ -24,7 +24,6 @@ from ropewalk.ledger.envelope.envelope import parse
 from ropewalk.ledger.remote.client import RETRY_S
 from ropewalk.net.frame_pipe import IDLE_S
 
-COMMAND = Path(sys.executable).with_name("ropewalk")
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -44,8 +43,8 @@ class House:
 
     def start(self, *arguments: str, repo: str = "log.git", **streams: Any) -> subprocess.Popen[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8"}
-        process = subprocess.Popen(
-            [COMMAND, "ledger", *arguments],
+        process = Popen[str](
+            ["ledger", *arguments],
             cwd=self.folder,
             env={**environment, "ROPEWALK_REPO": repo},
             text=True,

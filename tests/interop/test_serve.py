@@ -24,7 +24,7 @@ EVENT = {"type": "proposal.created", "payload": {"id": 7}}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("serve")) as found:
+    with serving(tmp_path_factory.mktemp("serve"), started=True) as found:
         yield found
 
 

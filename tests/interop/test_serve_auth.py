@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.interop.test_serve import frame_of
-from tests.serving import Served, call, command, environment, serving
+from tests.serving import Served, call, make, serving
 from tests.waiting import LIMIT_S, until
 
 EVENT = {"type": "t", "payload": {"n": 1}}
@@ -103,8 +103,7 @@ def test_revoked_client_is_refused_and_its_stream_ends(guarded):
 
 
 def test_broken_auth_file_lets_nobody_in(tmp_path):
-    with serving(tmp_path) as server:
-        assert server.stop() == 0
+    make(tmp_path)
     admin = token(tmp_path, "admin", "**:read")
     with serving(tmp_path, "--auth", str(tmp_path / "auth.json")) as server:
         assert server("GET", "/channels", headers=admin).status == 200
@@ -149,23 +148,13 @@ def test_tokens_are_nowhere_but_in_the_answer(guarded):
 
 
 def test_other_addresses_need_an_auth_file(tmp_path):
-    with serving(tmp_path) as server:
-        assert server.stop() == 0
-    import subprocess
-
-    done = subprocess.run(
-        command("--repo", str(tmp_path / "log.git"), "serve", "--host", "0.0.0.0", "--port", "0", "--json"),
-        capture_output=True,
-        env=environment(tmp_path),
-        timeout=LIMIT_S,
-        check=False,
-    )
+    make(tmp_path)
+    done = call(tmp_path, "serve", "--host", "0.0.0.0", "--port", "0", "--json")
     assert done.returncode == 2 and "--auth" in json.loads(done.stdout)["detail"]
 
 
 def test_rate_limit_is_per_client(tmp_path):
-    with serving(tmp_path) as server:
-        assert server.stop() == 0
+    make(tmp_path)
     ada, bob = (token(tmp_path, name, "**:read") for name in ("ada", "bob"))
     config = tmp_path / "config.json"
     config.write_text('{"version":1,"server":{"requests_per_second":0.01,"burst":3}}')

@@ -8,7 +8,7 @@ import ssl
 from datetime import UTC, datetime
 
 import pytest
-from tests.serving import call, serving
+from tests.serving import call, make, serving
 from tests.unit.ledger.certifying import files_of
 from tests.unit.ledger.making import observed
 from tests.waiting import LIMIT_S, until
@@ -26,8 +26,7 @@ def test_serve_rights_hold_over_transports(tmp_path, transport):
     pki = init_authority(tmp_path / "pki", "ropewalk", datetime.now(UTC))
     digest = {name: pki.issue(name, hosts).sha256 for name, hosts in CLIENTS.items()}["ada"]
     made = {name: files_of(pki.folder / name) for name in CLIENTS}
-    with serving(tmp_path) as server:
-        assert server.stop() == 0
+    make(tmp_path)
     assert call(tmp_path, "ledger", "create", "--channel", "audit").returncode == 0
     given = ("--right", "ledger/audit:read,append", "--file", "auth.json")
     added = call(tmp_path, "auth", "add", "ada", "--certificate-sha256", digest, *given)

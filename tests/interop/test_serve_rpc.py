@@ -6,21 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from tests.serving import call, command, environment
-from tests.waiting import LIMIT_S
+from tests.serving import call, make
 
 
 @pytest.fixture
 def folder(tmp_path):
-    import subprocess
-
-    subprocess.run(
-        command("init", str(tmp_path / "log.git")),
-        env=environment(tmp_path),
-        check=True,
-        capture_output=True,
-        timeout=LIMIT_S,
-    )
+    make(tmp_path)
     return tmp_path
 
 

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forking import Popen
 from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
 from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
@@ -26,7 +26,6 @@ from ropewalk.stream.core.subscriber import Lost
 from ropewalk.stream.core.window import BOUNDS
 from ropewalk.stream.serve.follow import follow
 
-COMMAND = Path(sys.executable).with_name("ropewalk")
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -39,8 +38,8 @@ class Processes:
 
     def start(self, *arguments: str, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder), "LANG": "C.UTF-8"}
-        process = subprocess.Popen(
-            [COMMAND, "stream", *arguments],
+        process = Popen[str](
+            ["stream", *arguments],
             cwd=self._folder,
             env={**environment, "ROPEWALK_REPO": "log.git"},
             stdout=stdout,
