@@ -197,15 +197,17 @@ def test_killed_push_is_finished_by_the_next(tmp_path):
             except Killed:
                 died = True
         with open_repository(folder / "bob") as bob:
+            bob.append("prod", {"type": "t", "payload": {"by": "bob, later"}})  # before the push is finished
             push(bob, "origin", who="bob")
-            events = bob.read("prod").events
-            assert [event.payload["by"] for event in events] == ["ada", "bob"], count
-            assert read_note(bob.store, LOG_NOTES, Oid(events[-1].commit)) == b"output", count
+            events = {event.payload["by"]: event for event in bob.read("prod").events}
+            assert sorted(events) == ["ada", "bob", "bob, later"], count
+            assert bob.read("prod").events[0] == events["ada"], count
+            assert read_note(bob.store, LOG_NOTES, Oid(events["bob"].commit)) == b"output", count
             assert verify_log(bob.store, SHIPLOG, "prod").ok, count
             assert not bob.store.heads("refs/ropewalk/reappend/")
         with open_repository(folder / "ada") as ada:
             pull(ada, "origin", who="ada")
-            assert len(ada.read("prod").events) == 2, count
+            assert len(ada.read("prod").events) == 3, count
         if not died:
             assert count > 5
             return
@@ -342,3 +344,76 @@ def test_empty_listings_name_the_remote(team):
     for command in ("ls", "current"):
         answer = living_in(team)("shiplog", command, cwd=team / "plain")
         assert answer.code == 0 and "`ropewalk pull origin`" in answer.err
+
+
+def test_partial_clone_fetches_whole_logs(team):
+    ada = person(team, "ada")
+    append(ada, "first")
+    assert ada("push").code == 0
+    git("config", "uploadpack.allowFilter", "true", cwd=team / "team.git")
+    git("clone", "-q", "--filter=tree:0", f"file://{team}/team.git", "partial", cwd=team)
+    run = living_in(team)
+    assert run("init", cwd=team / "partial").code == 0
+    git("fetch", "-q", cwd=team / "partial")  # brings the commits alone
+    pulled = run("pull", cwd=team / "partial")
+    assert pulled.code == 0, pulled.err
+    append(ada, "second")
+    assert ada("push").code == 0
+    assert run("pull", cwd=team / "partial").code == 0
+    assert run("verify", cwd=team / "partial").code == 0
+
+
+def test_remote_is_found_from_every_folder(team):
+    """Relative addresses start at the work tree, and variables of git that name another repository are ignored."""
+    ada = person(team, "ada")
+    git("remote", "set-url", "origin", "../team.git", cwd=team / "ada")
+    (team / "ada" / "deep" / "er").mkdir(parents=True)
+    append(ada, "first")
+    strange = {"GIT_DIR": "/nowhere", "GIT_OBJECT_DIRECTORY": str(team / "objects"), "GIT_NAMESPACE": "other"}
+    run = living_in(team)
+    for place, words in ((team / "ada" / "deep" / "er", ("push",)), (team, ("--repo", "ada", "pull"))):
+        done = run(*words, cwd=place, env=strange)
+        assert done.code == 0, done.err
+    assert "refs/gatos/shiplog/prod/head" in git("for-each-ref", cwd=team / "team.git")
+    assert not (team / "objects").exists()
+
+
+def test_push_refuses_mirrors_and_other_owners(team):
+    ada = person(team, "ada")
+    append(ada, "first")
+    assert ada("push").code == 0
+    git("clone", "-q", "--mirror", "team.git", "mirror.git", cwd=team)
+    refused = living_in(team)("push", cwd=team / "mirror.git")
+    assert refused.code == 4 and "each `git fetch` overwrites the logs here" in refused.err
+    strange = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
+    foreign = living_in(team)("push", cwd=team / "ada", env=strange)
+    assert foreign.code == 7 and "Only if you trust the owner" in foreign.err
+    taken = living_in(team)("clone", "team.git", "ada")
+    assert taken.code == 4 and "Name a new or empty folder." in taken.err
+    git("init", "-q", "--bare", team / "closed.git")
+    git("config", "receive.hideRefs", "refs/gatos", cwd=team / "closed.git")
+    git("remote", "add", "closed", "../closed.git", cwd=team / "ada")
+    hidden = ada("push", "closed")
+    assert hidden.code == 6 and "deny updating a hidden ref" in hidden.err
+
+
+def test_hook_install_refuses_another_hooks_path(team):
+    git("config", "core.hooksPath", "/srv/hooks", cwd=team / "team.git")
+    refused = living_in(team)("hook", "install", "--repo", "team.git")
+    assert refused.code == 4 and "/srv/hooks" in refused.err
+    assert not (team / "team.git" / "hooks" / "pre-receive").exists()
+
+
+def test_reappended_deployment_keeps_its_time(ropewalk, tmp_path):
+    assert ropewalk("init", "log.git").code == 0
+    when = {"start_ts": "2024-05-01T11:59:00Z", "end_ts": "2024-05-01T12:00:00Z", "dur_s": 60}
+    trailer = {"version": 1, "env": "prod", "status": "success", "what": {"service": "api"}, "when": when}
+    (tmp_path / "trailer.json").write_text(json.dumps(trailer))
+    event = {"type": "t", "payload": {}, "refs": {"displaced": "blake3:" + "0" * 64}}
+    into = ("--repo", "log.git", "shiplog", "append", "--ns", "prod", "--file", "-")
+    assert ropewalk(*into, "--trailer", "trailer.json", stdin=json.dumps(event).encode()).code == 0
+    assert ropewalk(*into, stdin=note("no deployment")).code == 0
+    (row,) = ropewalk("--repo", "log.git", "shiplog", "current", "--json").json["current"]
+    assert row["time"] == "2024-05-01T12:00:00Z"
+    newest, older = ropewalk("--repo", "log.git", "shiplog", "ls").text.splitlines()
+    assert "success" not in newest and "success" in older

@@ -72,7 +72,7 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
             _check_env(env, known)
 
         lines = (
-            f"{row['time']}  {row['ns']:<16} {row['type']:<24} {row['status'] or '-':<11} "
+            f"{row['time']}  {row['ns']:<16} {row['type']:<24} {_outcome(row):<11} "
             f"{row['service'] or '-':<12} {short(row['commit'])}  {row['ulid']}"
             for row in rows
         )
@@ -129,6 +129,11 @@ def _check_env(env: str | None, known: set[str]) -> None:
             or f"The environments are: {', '.join(sorted(known)[:SHOWN_MAX])}",
             env=env,
         )
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    """Return the status of a deployment; other events have none, although S0's trailer demands one."""
+    return (row["service"] and row["status"]) or "-"
 
 
 def _words(value: Any) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from pathlib import Path
 
 import click
 
 from ropewalk.cli.common.command import Group, emit, say
 from ropewalk.cli.common.locations import here
+from ropewalk.disk.repository_paths import absolute
 from ropewalk.errors import Conflict, Denied
 from ropewalk.kernel.terminal_text import printable
 
@@ -39,10 +42,17 @@ def install(signed: tuple[str, ...]) -> None:
     The hook refuses pushes that rewrite or delete a log, or break the rules of envelopes. Signatures are checked with
     `git verify-commit`: set gpg.ssh.allowedSignersFile in the repository.
     """
-    from ropewalk.gitlog.sharing.git_command import ask_git
+    from ropewalk.gitlog.sharing.git_command import ask_git, run_git
 
     place = here()
     path = place.git_dir / "hooks" / "pre-receive"
+    other = run_git(place.git_dir, "config", "--get", "core.hooksPath").stdout.decode().strip()
+    if other:
+        raise Conflict(
+            f"git runs the hooks in {other} (core.hooksPath), not those of this repository",
+            path=other,
+            advice="Call `ropewalk hook run` in its pre-receive, with the same stdin, or unset core.hooksPath.",
+        )
     if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
         raise Conflict(
             f"{path} exists and was not installed by ropewalk",
@@ -63,11 +73,13 @@ def install(signed: tuple[str, ...]) -> None:
 @hook.command("run", epilog="Examples:\n  ropewalk hook run < updates  # in hooks/pre-receive\n")
 def run() -> None:
     """Check the refs of a push, one `<old> <new> <ref>` per line of stdin, as in pre-receive. Exit 6 if refused."""
-    from ropewalk.gitlog.sharing.git_command import run_git
+    from ropewalk.gitlog.sharing.git_command import git_failure, run_git
     from ropewalk.gitlog.sharing.receive import check_push, parse_updates
 
-    signed = run_git(None, "config", "--get-all", SIGNED).stdout.decode().split()
-    reasons = check_push(parse_updates(sys.stdin), signed)
+    asked = run_git(absolute(Path(os.environ.get("GIT_DIR", "."))), "config", "--get-all", SIGNED)
+    if asked.returncode not in (0, 1):  # 1: not set
+        raise git_failure(["config"], asked.stderr)
+    reasons = check_push(parse_updates(sys.stdin), asked.stdout.decode().split())
     for reason in reasons:
         say(f"ropewalk: {printable(reason)}")
     if reasons:

@@ -11,6 +11,7 @@ import click
 from ropewalk.cli.common.command import Command, emit, say
 from ropewalk.cli.common.locations import here, login
 from ropewalk.cli.git.events import opened
+from ropewalk.errors import Conflict, Unavailable
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
@@ -35,7 +36,14 @@ def clone(url: str, folder: str, bare: bool) -> None:
     from ropewalk.gitlog.sharing.git_command import ask_git
 
     options = ["--bare"] if bare else []
-    ask_git(None, "clone", "--quiet", *options, "--", url, folder, interactive=sys.stdin.isatty())
+    if Path(folder).exists() and (not Path(folder).is_dir() or any(Path(folder).iterdir())):
+        raise Conflict(f"{folder} is there already", path=folder, advice="Name a new or empty folder.")
+    try:
+        ask_git(None, "clone", "--quiet", *options, "--", url, folder, interactive=sys.stdin.isatty())
+    except Unavailable as error:
+        if "safe.directory" not in error.advice_now:
+            error.advice_now = "Check the address and your access to it: git ls-remote URL"
+        raise
     place, done = make_repository(Path(folder))
     done += prepare(place)
     with open_place(place) as log:
@@ -89,9 +97,9 @@ def push(remote: str | None, no_rebase: bool) -> None:
     with opened() as log:
         done = exchange(log, name, who=_who(log), rebase=not no_rebase, interactive=sys.stdin.isatty())
     for each, count in done.reappended.items():
-        say(
-            f"{each}: re-appended {_events(count)} behind those of {name}; `ropewalk heads diff` shows the old ones"
-        )
+        layout, _, topic = each.partition("/")
+        kept = f"ropewalk heads diff --{'ns' if layout == 'shiplog' else 'topic'} {topic}"
+        say(f"{each}: re-appended {_events(count)} behind those of {name}; `{kept}` names the old ones")
     for ref, count in done.dropped.items():
         say(f"{ref}: dropped {count} that spoke of displaced events; anchor or sign the log again")
     emit(

@@ -65,6 +65,11 @@ class LogDivergence:
         return [each for each in self.displaced if each.problem is not None]
 
 
+def reappend_ref(layout: Layout, topic: str) -> str:
+    """Return the ref that names our old head while a push re-appends its events."""
+    return f"refs/ropewalk/reappend/{layout.name}/{layout.check(topic)}/head"
+
+
 def displaced_ref(layout: Layout, topic: str, commit: str) -> str:
     """Return the ref that keeps a displaced line from being cleared away.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.gitlog.core.commit import rfc3339
 from ropewalk.gitlog.core.divergence import DISPLACED
-from ropewalk.kernel.ulid import time_ms
+from ropewalk.kernel.ulid import Ulid, time_ms
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.core.envelope import Event
@@ -24,7 +24,7 @@ def deployment_row(event: Event, trailer: dict[str, Any]) -> dict[str, Any]:
         "ulid": event.ulid,
         "ns": event.topic,
         "type": event.type,
-        "time": rfc3339(time_ms(event.ulid)),
+        "time": _time(event.ulid, refs, when.get("end_ts")),
         "env": trailer.get("env", event.topic),
         "status": trailer.get("status"),
         "service": what.get("service"),
@@ -56,6 +56,20 @@ def _overtaken(row: dict[str, Any], older: dict[str, Any]) -> bool:
         return datetime.fromisoformat(row["end"]) < datetime.fromisoformat(older["end"])
     except (TypeError, ValueError):  # other software may have written something else
         return False
+
+
+def _time(ulid: Ulid, refs: Any, end: Any) -> str:
+    """Return when an event took place: the end of the run, if the ULID is that of a later re-append."""
+    try:
+        if (
+            isinstance(refs, dict)
+            and DISPLACED in refs
+            and datetime.fromisoformat(end).utcoffset() is not None
+        ):
+            return str(end)
+    except (TypeError, ValueError):
+        pass
+    return rfc3339(time_ms(ulid))
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -10,7 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ropewalk.errors import BrokenLink, Damaged, HistoryRewritten, RopewalkError, Unavailable
-from ropewalk.gitlog.core.divergence import LogDivergence, Memory, displaced_ref, find_divergence
+from ropewalk.gitlog.core.divergence import (
+    LogDivergence,
+    Memory,
+    displaced_ref,
+    find_divergence,
+    reappend_ref,
+)
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.log import describe
 from ropewalk.gitlog.core.objects import Oid, parse_commit
@@ -119,6 +125,14 @@ class TrackedLogs:
 
     def line(self, layout: Layout, topic: str, *, must_exist: bool = True) -> IndexedLog:
         """Return the present log. Refuse a head that no longer contains the one seen before."""
+        try:
+            return self._line(layout, topic, must_exist)
+        except HistoryRewritten as error:
+            if not self._resume_push(layout, topic, error):
+                raise
+        return self._line(layout, topic, must_exist)
+
+    def _line(self, layout: Layout, topic: str, must_exist: bool) -> IndexedLog:
         ref = layout.head_ref(topic)
         self.flush(ref)
         # What was seen is read first: an append in between moves both, and must not look like a rewritten history.
@@ -147,9 +161,9 @@ class TrackedLogs:
         while True:
             try:
                 return self._tip(layout, topic, head)
-            except HistoryRewritten:
+            except HistoryRewritten as error:
                 now = self._store.head(layout.head_ref(topic))
-                if now == head:
+                if now == head and not self._resume_push(layout, topic, error):
                     raise
                 head = now
 
@@ -232,6 +246,20 @@ class TrackedLogs:
         self._tips.pop(ref, None)
         self._pending.pop(ref, None)
         return AcceptedHead(ref, found.old, found.new, found, kept)
+
+    def _resume_push(self, layout: Layout, topic: str, error: HistoryRewritten) -> bool:
+        """Accept a head that a push of ours moved before it was killed; return whether there was one.
+
+        The displaced events are kept, and the next push or pull re-appends them.
+        """
+        ref = layout.head_ref(topic)
+        with contextlib.suppress(Unavailable), self._store.turn(ref):
+            if (seen := self.seen.get(ref)) != error.fields.get("expected"):
+                return True  # the push has gone on meanwhile
+            if seen is not None and self._store.head(reappend_ref(layout, topic)) == seen:
+                self.accept(layout, topic, "interrupted push")
+                return True
+        return False
 
     def _accept_anew(self, layout: Layout, topic: str, who: str) -> AcceptedHead:
         """Take the head a log has now as seen, where the one seen before cannot be read any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from ropewalk.gitlog.core.layout import CONSUMERS, MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.sharing.git_command import git_failure, run_git
 from ropewalk.gitlog.sharing.log_merge import LogChange, compare, merge_log
 from ropewalk.gitlog.sharing.ref_merge import chain_refs, merge_chain, merge_cursor, merge_notes
-from ropewalk.gitlog.sharing.remotes import SHARED, configure, fetch, tracking_prefix, tracking_ref
+from ropewalk.gitlog.sharing.remotes import SHARED, configure, fetch, is_mirror, tracking_prefix, tracking_ref
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
@@ -68,6 +69,11 @@ def push(
     Every ref moves from the value we have fetched, all or none. If another pusher was faster, start again.
     """
     done = Exchange(remote)
+    if is_mirror(log.store.place.git_dir, remote):
+        raise Conflict(
+            f"this repository is a mirror of {remote}: each `git fetch` overwrites the logs here",
+            advice="Append in a clone that `ropewalk clone` made, and push from there.",
+        )
     with log.store.turn("refs/ropewalk/exchange"):
         for attempt in range(ATTEMPTS_MAX):
             _pull(log, done, who=who, rebase=rebase, interactive=interactive)
@@ -156,7 +162,12 @@ def _push_refs(
         )
     if any(reason in text + said for reason in RACES):
         return False
-    raise git_failure(arguments, result.stderr or result.stdout)
+    if reason := re.search(r"\[remote rejected\] \((.*)\)$", text, re.MULTILINE):
+        raise Denied(
+            f"{remote} refused the push: {reason[1]}",
+            advice="Ask the owner of the remote to accept refs/gatos/*.",
+        )
+    raise git_failure(arguments, result.stderr + result.stdout)  # a local pre-push hook writes to stdout
 
 
 def _count(log: GitRepository, done: Exchange, ref: str, ours: str, theirs: str | None) -> None:

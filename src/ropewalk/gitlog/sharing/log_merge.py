@@ -13,7 +13,7 @@ from ropewalk.errors import BrokenLink, HeadMoved, RopewalkError, Unverified
 from ropewalk.gitlog.consumers.consumers import cursors
 from ropewalk.gitlog.consumers.cursor import kind_kept, move_cursor
 from ropewalk.gitlog.core.commit import parse_message
-from ropewalk.gitlog.core.divergence import LogDivergence, find_divergence
+from ropewalk.gitlog.core.divergence import LogDivergence, find_divergence, reappend_ref
 from ropewalk.gitlog.core.layout import LOG_NOTES, Layout
 from ropewalk.gitlog.core.log import Repo, describe, get_object
 from ropewalk.gitlog.core.notes import add_notes, read_note
@@ -102,24 +102,20 @@ def check_incoming(repo: Repo, layout: Layout, topic: str, found: LogDivergence)
         below, last = each.commit, event.headers
 
 
-def _marker(layout: Layout, topic: str) -> str:
-    return f"refs/ropewalk/reappend/{layout.name}/{layout.check(topic)}/head"
-
-
 def _displace(log: GitRepository, layout: Layout, topic: str, found: LogDivergence, who: str) -> None:
     """Move our head to theirs, and keep our events as displaced."""
     assert found.old is not None and found.new is not None
     with log.store.turn(found.ref):
         if log.store.head(found.ref) != found.old:
             raise HeadMoved(f"{found.ref} moved while it was compared", ref=found.ref)
-        log.store.move_head(_marker(layout, topic), None, found.old)
+        log.store.move_head(reappend_ref(layout, topic), None, found.old)
         log.store.move_head(found.ref, found.old, found.new)
         log.lines.accept(layout, topic, who)
 
 
 def _finish(log: GitRepository, layout: Layout, topic: str, who: str) -> int:
     """Re-append displaced events with their notes, also after a kill; return how many were re-appended."""
-    marker = _marker(layout, topic)
+    marker = reappend_ref(layout, topic)
     old = log.store.head(marker)
     if old is None:
         return 0

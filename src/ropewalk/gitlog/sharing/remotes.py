@@ -7,7 +7,7 @@ from pathlib import Path
 from ropewalk.errors import NotFound, Usage
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.log import Repo
-from ropewalk.gitlog.sharing.git_command import ask_git, git_failure, run_git
+from ropewalk.gitlog.sharing.git_command import ask_git, run_git
 
 SHARED = ("refs/gatos/", "refs/notes/gatos/")  # logs with anchors, signed heads and cursors; notes
 
@@ -57,6 +57,11 @@ def choose_remote(git_dir: Path, name: str | None) -> str:
     raise NotFound("this repository has no remote", advice="Add one with `git remote add origin URL`.")
 
 
+def is_mirror(git_dir: Path, remote: str) -> bool:
+    """Return whether every fetch from a remote overwrites the refs here (`git clone --mirror`)."""
+    return run_git(git_dir, "config", "--get", f"remote.{remote}.mirror").stdout.strip() == b"true"
+
+
 def configured(git_dir: Path, remote: str) -> bool:
     """Return whether `git fetch` brings the logs of a remote."""
     known = run_git(git_dir, "config", "--get-all", f"remote.{remote}.fetch").stdout.decode().split("\n")
@@ -75,11 +80,15 @@ def configure(git_dir: Path, remote: str) -> bool:
 
 
 def fetch(git_dir: Path, remote: str, *, interactive: bool = False) -> None:
-    """Bring the tracking refs of a remote up to date."""
-    arguments = ["fetch", "--quiet", "--no-tags", "--prune", "--refmap=", "--", remote, *refspecs(remote)]
-    done = run_git(git_dir, *arguments, interactive=interactive)
-    if done.returncode:
-        raise git_failure(arguments, done.stderr)
+    """Bring the tracking refs of a remote up to date, with all their objects also in a partial clone."""
+    ends = ["--quiet", "--no-tags", "--no-filter", "--prune", "--refmap=", "--", remote, *refspecs(remote)]
+    ask_git(git_dir, "fetch", *ends, interactive=interactive)
+    if run_git(git_dir, "config", "--get", f"remote.{remote}.promisor").stdout.strip() == b"true":
+        listed = ask_git(
+            git_dir, "rev-list", "--objects", "--missing=print", f"--glob={tracking_prefix(remote)}*"
+        )
+        if any(line.startswith("?") for line in listed.splitlines()):  # a plain `git fetch` left them out
+            ask_git(git_dir, "fetch", "--refetch", *ends, interactive=interactive)
 
 
 def advise_missing(git_dir: Path, repo: Repo, layout: Layout, topic: str | None = None) -> str | None:
