@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,18 +14,15 @@ import pytest
 from ropewalk.bridge.mirror import mirror
 from ropewalk.bridge.webhooks.hooks import Webhook
 from ropewalk.bridge.webhooks.run import WebhookRunner
-from ropewalk.disk.certificate_authority import init_authority
-from ropewalk.errors import OutOfOrder, Quarantined
+from ropewalk.errors import OutOfOrder
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.ledger.remote.sync_client import connect_channel
 from tests.browser.chromium import Page, browser, find
 from tests.browser.console_data import MARKUP, deployed, make_data
 from tests.interop.test_serve import envelopes
 from tests.serving import Served, call, serving
 from tests.tools import REQUIRED, install_npm_packages, needs
-from tests.unit.ledger.certifying import files_of
 from tests.waiting import until
 
 pytestmark = [
@@ -134,6 +130,7 @@ def test_console_shows_logs_and_what_arrives(tab: Page, server: Served):
 
 @pytest.mark.slow
 def test_every_page_shows_its_data(tab: Page, server: Served):
+    tab.requests.clear()
     tab.errors.clear()
     for path, words in pages(server).values():
         tab.open(server.facts["url"] + path, WIDE)
@@ -141,6 +138,7 @@ def test_every_page_shows_its_data(tab: Page, server: Served):
         tab.call("Page.reload")
         shows(tab, *words)
     assert tab.errors == []
+    assert [each for each in tab.requests if not each.startswith((server.facts["url"], "data:"))] == []
 
 
 @pytest.mark.slow
@@ -268,6 +266,14 @@ def test_hostile_texts_are_only_text(tab: Page, data: Path, server: Served):
     assert tab.ask(refused) == "TypeError"
 
 
+def drop(tab: Page, *paths: Path) -> None:
+    """Give files to the drop zone."""
+    tab.call("DOM.enable")
+    root = tab.call("DOM.getDocument")["root"]["nodeId"]
+    node = tab.call("DOM.querySelector", nodeId=root, selector="input[type=file]")["nodeId"]
+    tab.call("DOM.setFileInputFiles", nodeId=node, files=[str(each) for each in paths])
+
+
 @pytest.mark.slow
 def test_proof_and_bundle_verify_in_the_browser(tab: Page, data: Path, server: Served, tmp_path: Path):
     url = server.facts["url"]
@@ -281,23 +287,17 @@ def test_proof_and_bundle_verify_in_the_browser(tab: Page, data: Path, server: S
     for name, body in files.items():
         (tmp_path / name).write_bytes(body)
 
-    def drop(*names: str) -> None:
-        tab.call("DOM.enable")
-        root = tab.call("DOM.getDocument")["root"]["nodeId"]
-        node = tab.call("DOM.querySelector", nodeId=root, selector="input[type=file]")["nodeId"]
-        tab.call("DOM.setFileInputFiles", nodeId=node, files=[str(tmp_path / each) for each in names])
-
     tab.open(url + "/verify", WIDE)
     shows(tab, "Drop files here")
-    drop("proof.json")
+    drop(tab, tmp_path / "proof.json")
     shows(tab, "untrusted", "no key was given that you trust")
-    drop("trust.json")
+    drop(tab, tmp_path / "trust.json")
     shows(tab, "Signers are judged by trust.json")
     tab.requests.clear()
-    drop("proof.json", "bundle.tar.zst", "checkpoint")
+    drop(tab, *(tmp_path / each for each in ("proof.json", "bundle.tar.zst", "checkpoint")))
     until(lambda: tab.ask("document.querySelectorAll('main .card > header .badge.good').length") == 3)
     assert tab.ask("document.querySelectorAll('.merkle .root').length") == 2
-    drop("bent.json")
+    drop(tab, tmp_path / "bent.json")
     until(lambda: tab.ask("document.querySelectorAll('.steps .failed, .notice.bad').length") >= 1)
     assert [each for each in tab.requests if "/overview" not in each] == []
 
@@ -445,30 +445,6 @@ def test_parents_and_schemas_are_links(tab: Page, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_few_rights_show_few_logs(tab: Page, data: Path):
-    made = call(data, "auth", "add", "ada", "--right", "shiplog/prod:read")
-    token = made.stdout.decode().strip()
-    auth = str(data / "log.git/ropewalk/auth.json")
-    with serving(data, "--auth", auth, "--warehouse", str(data / "tables")) as guarded:
-        tab.open(guarded.facts["url"] + "/", WIDE)
-        until(lambda: tab.ask("document.querySelector('dialog[open] input[type=password]') !== null"))
-        tab.ask("document.querySelector('dialog[open] input').focus()")
-        tab.type(token)
-        tab.press("Enter")
-        shows(tab, "prod", "in 1 logs")
-        assert "demo.audit" not in text(tab)
-        assert token not in tab.ask("location.href + document.documentElement.innerHTML")
-        tab.ask("document.querySelector('a[href=\"/logs\"]').click()")
-        until(lambda: state(tab) == "live" and len(rows(tab)) > 10)
-        for path, words in (("/logs/shiplog/deploy", "may not read"), ("/ledger/demo.audit", "may not read")):
-            tab.open(guarded.facts["url"] + path, WIDE)
-            shows(tab, words)
-        tab.open(guarded.facts["url"] + "/pipeline", WIDE)
-        shows(tab, "shows no warehouse")
-        tab.ask("sessionStorage.clear()")
-
-
-@pytest.mark.slow
 def test_other_origin_is_refused(tab: Page, data: Path, server: Served, tmp_path: Path):
     page = tmp_path / "evil.html"
     script = f"fetch('{server.facts['api']}/overview').then(() => tell('read'), () => tell('refused'))"
@@ -528,26 +504,3 @@ def test_console_is_small_and_names_no_host():
     assert page.count("integrity=") == 3 and "<style" not in page and "<script>" not in page
     lock = (ROOT / "console/package-lock.json").read_text()
     assert "resolved" not in lock
-
-
-@pytest.mark.slow
-def test_ledger_page_shows_peers_in_quarantine(tmp_path: Path):
-    pki = init_authority(tmp_path / "pki", "ropewalk", datetime.now(UTC))
-    for name, hosts in (("server", ["127.0.0.1"]), ("ada", [])):
-        pki.issue(name, hosts)
-    own = files_of(pki.folder / "server")
-    trust = '{"block_signers":[],"bundle_signers":[],"policy_hash":null,"roots":[],"version":1}'
-    (tmp_path / "trust.json").write_text(trust)
-    assert call(tmp_path, "init", str(tmp_path / "log.git")).returncode == 0
-    assert call(tmp_path, "ledger", "create", "--channel", "audit").returncode == 0
-    options = (
-        "--tls-cert", str(own.certificate), "--tls-key", str(own.key), "--client-ca", str(own.roots),
-        "--grpc", "127.0.0.1:0", "--peer-trust", "trust.json",
-    )  # fmt: skip
-    with serving(tmp_path, *options) as server, browser() as tab:
-        tab.call("Security.setIgnoreCertificateErrors", ignore=True)
-        tab.open(f"{server.facts['url']}/ledger", WIDE)
-        shows(tab, "grpc://127.0.0.1", "none in quarantine")
-        with pytest.raises(Quarantined):
-            connect_channel(server.facts["grpc"], "audit", files=files_of(pki.folder / "ada"))
-        shows(tab, "1 in quarantine", "it carries no report of hardware", "audit")

@@ -1,5 +1,5 @@
 import { useEffect, useState } from "preact/hooks";
-import { address, Problem, send, useData, type Block, type Overview, type Report as ServerReport } from "../api.ts";
+import { address, offline, Problem, send, useData, type Block, type Overview, type Report as ServerReport } from "../api.ts";
 import { count, engineOf, line, nameOf, plain } from "../format.ts";
 import { Icon } from "../parts/icons.tsx";
 import { Tree } from "../parts/tree.tsx";
@@ -185,7 +185,7 @@ function EnvelopePage({ channel, id }: { channel: string; id: string }) {
       if (!ended) setFound({ raw, proof: JSON.parse(new TextDecoder().decode(raw)) as ProofFile, own });
     })().catch((error) => !ended && setFound(error instanceof Problem ? error : new Problem(0, "Invalid", String((error as Error).message))));
     return () => void (ended = true);
-  }, [channel, id]);
+  }, [channel, id, found instanceof Problem && !offline.value]);
   if (found instanceof Problem) return <Notice kind="bad"><strong>{found.message}</strong> {found.advice}</Notice>;
   if (found === null) return <Show of={{ data: undefined, error: undefined, reload: () => {} }}>{() => null}</Show>;
   const { proof, own } = found;

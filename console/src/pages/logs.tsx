@@ -23,6 +23,7 @@ const COLUMNS: Record<string, Column<Row>> = {
 };
 const USUAL = ["time", "type", "status", "author", "payload"];
 const KEPT_MAX = 20_000;
+const RETRY_MS = 2_000;
 
 export function Logs({ log, overview }: { log: string; overview?: Overview }) {
   const logs = overview?.logs ?? [];
@@ -85,17 +86,24 @@ function Log({ log }: { log: string }) {
 
   useEffect(() => {
     let ended = false;
+    let timer = 0;
     setRows([]), setNext(null), setLoaded(false), setProblem(null), setWaiting([]);
     ready.current = false;
-    readPage(log, filters, null)
-      .then((page) => {
-        if (ended) return;
-        setRows(page.rows), setNext(page.next), setLoaded(true);
-        ready.current = true;
-        setTimeout(() => wake.current(), 0); // what came while the first page was on its way
-      })
-      .catch((error) => !ended && (setProblem(error as Problem), setLoaded(true)));
-    return () => void (ended = true);
+    const load = () =>
+      readPage(log, filters, null)
+        .then((page) => {
+          if (ended) return;
+          setRows(page.rows), setNext(page.next), setLoaded(true), setProblem(null);
+          ready.current = true;
+          setTimeout(() => wake.current(), 0); // what came while the first page was on its way
+        })
+        .catch((error: Problem) => {
+          if (ended) return;
+          setProblem(error), setLoaded(true);
+          if (error.status === 0) timer = window.setTimeout(load, RETRY_MS); // no network, or no server
+        });
+    void load();
+    return () => ((ended = true), clearTimeout(timer));
   }, [log, asked]);
 
   const older = useCallback(() => {
