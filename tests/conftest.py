@@ -26,7 +26,19 @@ MEMORY, MEMORY_BYTES_MIN = "/dev/shm", 4 << 30
 TOGETHER = ("tests/pipeline/", r"tests/test_\w+\.py::")
 # The first of them to start a JVM leaves the others an archive of its classes, and soon: its commands are short.
 SLOW_FOLDERS = ("launched/",)  # each of these commands starts a JVM
-LONGEST_FIRST = ("pipeline/", "launched/test_commands.py", "launched/", "interop/", "docs/", "fault/")
+LONGEST_FIRST = (
+    *(
+        "pipeline/",
+        "launched/test_commands.py",
+        "launched/",
+        "interop/",
+        "docs/",
+        "fault/",
+        "browser/",
+        "sim/",
+    ),
+    *("property/", "unit/stream/", "unit/server/", "unit/cli/", "unit/gossip/", "unit/ledger/", "test_"),
+)
 
 
 # How long an example takes says something of the machine, and nothing of us.

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forking
 from tests.unit.cli.conftest import living_in
 from tests.waiting import LIMIT_S
 
@@ -37,7 +37,6 @@ from ropewalk.gitlog.repository.opening import open_repository
 
 PROCESSES: dict[str, subprocess.Popen[bytes]] = {}  # by URL
 SERVERS = {"nats": "nats-server", "redis": "redis-server"}
-COMMAND = [sys.executable, "-c", "import sys; from ropewalk.cli import main; sys.exit(main())"]
 
 
 def free_port() -> int:
@@ -209,12 +208,12 @@ def test_killed_bridges_lose_and_double_nothing(server, tmp_path, kills):
     for kill in range(kills):
         publish(there, range(kill * 200, kill * 200 + 200))
         path, option = ((there, "out"), (here, "in"))[kill % 2]
-        process = subprocess.Popen(
-            [*COMMAND, *bridge(path, server, "--direction", option)],
+        process = forking.Popen[bytes](
+            bridge(path, server, "--direction", option),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        time.sleep(chance.uniform(0.3, 1.5))
+        time.sleep(chance.uniform(0.05, 0.7))
         process.send_signal(signal.SIGKILL)
         process.wait(LIMIT_S)
     once(there, server)

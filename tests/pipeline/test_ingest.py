@@ -95,7 +95,7 @@ def test_a_strict_ingest_writes_nothing_of_a_log_that_does_not_verify(
 
 
 @pytest.mark.parametrize(
-    "name", mostly_slow("changed payload", "changed blob", "corrupted segment", "changed message", fast=2)
+    "name", mostly_slow("changed payload", "changed blob", "corrupted segment", "changed message", fast=1)
 )
 def test_quarantine_puts_bad_entries_aside_with_their_reason(
     spark: Any, world: World, tmp_path: Path, name: str
@@ -193,6 +193,7 @@ def test_deployments_tell_what_stands_now_and_how_delivery_goes(spark: Any, tmp_
     assert (measured["deployments"], measured["failures"], measured["failure_rate"]) == (4, 1, 0.25)
 
 
+@pytest.mark.slow
 def test_an_empty_log_makes_empty_tables(spark: Any, tmp_path: Path):
     world = World.make(tmp_path / "log.git")
     done = ingest(spark, world, tmp_path / "tables").once()

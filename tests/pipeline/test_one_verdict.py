@@ -40,7 +40,7 @@ def test_every_verifier_says_the_same(base: World, trust: dict[str, Trust], tmp_
 
 
 @pytest.mark.parametrize(
-    "name", mostly_slow("envelope schema", "no policy", "unnamed attachment", "no key list", fast=2)
+    "name", mostly_slow("envelope schema", "no policy", "unnamed attachment", "no key list", fast=1)
 )
 def test_spark_says_the_same(spark: Any, base: World, tmp_path: Path, name: str):
     from ropewalk.pipeline.jobs.verify import verify_logs

@@ -157,7 +157,7 @@ def test_lost_message_ends_its_topic_in_quarantine(world: World):
 
 
 @pytest.mark.parametrize(
-    "name", mostly_slow("changed payload", "lost commit", "corrupted segment", "doubled arrival", fast=1)
+    "name", mostly_slow("changed payload", "lost commit", "corrupted segment", "doubled arrival", fast=0)
 )
 def test_tampered_data_through_a_stream_of_spark(spark: Any, world: World, tmp_path: Path, name: str):
     tampering = TAMPERINGS[name]

@@ -99,6 +99,7 @@ def test_typed_names_are_plain_and_bounded(tmp_path: Path):
     assert len(made) == 200
 
 
+@pytest.mark.slow
 def test_typed_tables_are_kept_verified_and_queried(spark: Any, world: World, tmp_path: Path):
     store = Warehouse(tmp_path / "tables")
     seen: list[tuple[int, int]] = []

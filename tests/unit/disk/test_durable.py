@@ -22,8 +22,11 @@ FULL = 51  # what macOS calls F_FULLFSYNC
 
 def raw_syncs(path: Path) -> set[str]:
     """The calls of `os` and `fcntl` in a module that put a file on disk."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found: set[str] = set()
+    text = path.read_text(encoding="utf-8")
+    if not any(name in text for name in SYNCS):  # most do not, and to parse all takes seconds
+        return found
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Attribute) and node.attr in SYNCS and isinstance(node.value, ast.Name):
             if node.value.id in ("os", "fcntl"):
                 found.add(f"{node.value.id}.{node.attr}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.folding import fold
 from tests.unit.gossip.conftest import memory_log
 
 from ropewalk.errors import (
@@ -110,7 +111,7 @@ def test_a_key_of_another_length_has_no_id():
         id_of(bytes(19))
 
 
-@pytest.mark.parametrize(("name", "row"), signed_vectors())
+@fold(("name", "row"), signed_vectors())
 def test_messages_match_the_originals_byte_for_byte(name, row):
     profile = PROFILES[name]
     raw = bytes.fromhex(row["signed_message_cbor"])

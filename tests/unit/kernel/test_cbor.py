@@ -13,6 +13,7 @@ from typing import Any
 
 import libipld
 import pytest
+from tests.folding import fold
 from tests.waiting import together
 
 from ropewalk.errors import InvalidCbor, InvalidDigest
@@ -54,7 +55,7 @@ def same(left, right):
     return repr(left) == repr(right)
 
 
-@pytest.mark.parametrize("case", list(cases()))
+@fold("case", list(cases()))
 def test_vectors_hold_in_the_fast_way_and_by_the_law(case):
     dialect, encode, decode = DIALECTS[case["input"]["dialect"]]
     raw = bytes.fromhex(case["input"]["hex"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.folding import fold
 
 from ropewalk.errors import InvalidJson
 from ropewalk.kernel import jcs
@@ -42,7 +43,7 @@ def test_every_rule_has_a_file():
     assert {"duplicate_keys", "lone_surrogates", "big_integers", "nesting", "byte_order_mark"} <= set(RULES)
 
 
-@pytest.mark.parametrize(("rule", "case"), CASES)
+@fold(("rule", "case"), CASES)
 def test_case(rule, case):
     act = ACTS.get(rule, jcs.canonicalise)
     raw = to_bytes(case["input"])
@@ -55,7 +56,7 @@ def test_case(rule, case):
     assert f"at byte {case['error']['position']}" in caught.value.detail
 
 
-@pytest.mark.parametrize(("rule", "case"), CASES)
+@fold(("rule", "case"), CASES)
 def test_accepted_text_means_what_its_canonical_form_means(rule, case):
     if "error" in case:
         return

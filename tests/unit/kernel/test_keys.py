@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.folding import fold
 
 from ropewalk import errors
 from ropewalk.errors import InvalidKey, SigInvalid
@@ -55,7 +56,7 @@ def key(request):
 # ---- vectors ----
 
 
-@pytest.mark.parametrize("case", cases("keys/ed25519_edge_cases.json"))
+@fold("case", cases("keys/ed25519_edge_cases.json"))
 def test_ed25519_verdict_is_the_strict_one(case):
     judge(case, lambda: verify(case["input"]))
 
@@ -68,7 +69,7 @@ def test_ed25519_signs_as_rfc_8032_prints(case):
     assert key.sign(bytes.fromhex(given["message"])).hex() == given["signature"]
 
 
-@pytest.mark.parametrize("case", cases("keys/ed25519_public_keys.json"))
+@fold("case", cases("keys/ed25519_public_keys.json"))
 def test_ed25519_keys_are_judged_when_they_are_read(case):
     judge(case, lambda: PublicKey("ed25519", bytes.fromhex(case["input"])))
 
@@ -86,7 +87,7 @@ def test_ecdsa_signs_the_same_bytes_everywhere(case):
     assert key.sign(bytes.fromhex(given["message"])).hex() == expect["signature"]
 
 
-@pytest.mark.parametrize("case", cases("keys/wrong_lengths.json"))
+@fold("case", cases("keys/wrong_lengths.json"))
 def test_wrong_forms_are_no_keys(case):
     given = case["input"]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.folding import fold
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.note.note import SignedHead, Signer, Verifier, open_note, sign_note
@@ -71,7 +72,7 @@ def test_every_file_is_run():
     assert {path.stem for path in FOLDER.glob("*.json")} == set(RULES)
 
 
-@pytest.mark.parametrize(("rule", "case"), CASES)
+@fold(("rule", "case"), CASES)
 def test_case_holds(rule, case):
     if "expect" in case:
         assert RULES[rule](case["input"]) == case["expect"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from blake3 import blake3
+from tests.folding import fold
 
 from ropewalk.errors import InvalidEnvelope
 from ropewalk.kernel import jcs
@@ -32,7 +33,7 @@ def test_every_schema_of_a_document_has_vectors_both_ways():
         assert any("error" in case for case in file["cases"]), file["name"]
 
 
-@pytest.mark.parametrize(("name", "case"), CASES)
+@fold(("name", "case"), CASES)
 def test_document(name, case):
     if "error" not in case:
         schema.validate(name, case["input"])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from base64 import b64encode
-from pathlib import Path
 
 import cbor2
 import pytest
+from tests.unit.cli.conftest import living_in
 from tests.unit.ledger.bundling import pack, signed, tar_of, unpack
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, observed, opened, resigned
-from tests.waiting import LIMIT_S
 
 from ropewalk.errors import Invalid, InvalidCbor, InvalidEnvelope, InvalidJson
 from ropewalk.kernel import jcs
@@ -131,13 +128,12 @@ def test_bundle_encodings_are_compared(tmp_path):
         parse_manifest(jcs.encode({**value, "encodings": ["cbor"]}))  # type: ignore[dict-item]
 
 
-def test_commands_write_both_encodings(tmp_path, monkeypatch):
+def test_commands_write_both_encodings(tmp_path):
     def run(*words):
-        command = [str(Path(sys.executable).with_name("ropewalk")), *words]
-        return subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True, cwd=tmp_path).stdout
+        answer = living_in(tmp_path)(*words, env={"ROPEWALK_REPO": str(tmp_path / "r.git")})
+        assert answer.code == 0, answer.err
+        return answer.out
 
-    monkeypatch.setenv("ROPEWALK_REPO", str(tmp_path / "r.git"))
-    monkeypatch.setenv("ROPEWALK_CONFIG", str(tmp_path / "config"))
     run("init", "r.git")
     (tmp_path / "lines").write_bytes(b"\n".join(observed(number).raw for number in range(3)))
     run("ledger", "append", "--channel", "audit", "--file", "lines", "--jsonl")

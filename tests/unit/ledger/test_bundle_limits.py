@@ -91,7 +91,7 @@ def bundle(path: Path, raw: bytes, sig: bytes, noise: int = 0) -> Path:
     return path
 
 
-@pytest.mark.parametrize("act", ["verify", "inspect"])
+@pytest.mark.parametrize("act", ["verify", pytest.param("inspect", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("size", "noise", "signer"),
     [

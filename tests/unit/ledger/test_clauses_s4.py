@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.folding import fold
 from tests.unit.ledger.making import NODE, changed, command, observed, opened, resigned
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError, TooLarge
@@ -44,7 +45,7 @@ def cases() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("case", cases())
+@fold("case", cases())
 def test_the_eight_rules_find_the_same_in_cbor_as_in_json(case):
     given, wanted = case["input"], case.get("expect") or case["error"]
     wire = cbor.encode(given["envelope"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.folding import fold
 
 from ropewalk import errors
 from ropewalk.kernel.digest import hash_from_hex
@@ -35,7 +36,7 @@ def counts(given: dict[str, Any]) -> bool:
     return validity is not None and validity.is_valid(block["height"], int(block["timestamp"]))
 
 
-@pytest.mark.parametrize("case", CASES)
+@fold("case", CASES)
 def test_case(case):
     if "error" in case:
         with pytest.raises(getattr(errors, case["error"])):

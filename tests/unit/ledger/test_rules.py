@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.folding import fold
 from tests.unit.ledger.making import changed, command, observed
 
 from ropewalk.errors import Denied, RopewalkError
@@ -33,7 +34,7 @@ def test_every_rule_has_its_file_of_accepted_and_refused_cases():
         assert any("expect" in case for case in cases) and any("error" in case for case in cases)
 
 
-@pytest.mark.parametrize("case", CASES)
+@fold("case", CASES)
 def test_case(case: dict[str, Any]):
     given = case["input"]
     raw = given["raw"].encode() if "raw" in given else jcs.encode(given["envelope"])
