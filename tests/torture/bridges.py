@@ -1,8 +1,8 @@
-"""The NATS bridge under kills: SIGKILL of publisher, subscriber or server while events flow between two logs.
+"""Bridges under kills: SIGKILL of publisher, subscriber, mirror or NATS server while events flow between logs.
 
-One thread appends to a log, one bridge publishes it to a JetStream stream, one records the stream in a second log. A
-victim is killed at a random moment after it was seen at work, and started again. In the end the stream and the second
-log must hold every event once and in order.
+One thread appends to a log, one bridge publishes it to a JetStream stream, one records the stream in a second log, and
+a mirror copies that to a third. A victim is killed at a random moment after it was seen at work, and started again. In
+the end the stream and both logs must hold every event once and in order.
 """
 
 from __future__ import annotations
@@ -31,21 +31,15 @@ from tests.waiting import LIMIT_S, until
 KILLS, KILLS_QUICK, SEED = 200, 10, 22
 SUBJECT = "torture.jobs"
 COMMAND = [sys.executable, "-c", "import sys; from ropewalk.cli import main; sys.exit(main())"]
-VICTIMS = (
-    "out",
-    "in",
-    "out",
-    "in",
-    "server",
-)  # the server less often: both bridges wait out their backoff then
+# The server less often: both bridges wait out their backoff then.
+VICTIMS = ("out", "in", "mirror", "out", "in", "mirror", "server")
+COPIES = "copies"
 
 
 def run(quick: bool) -> dict[str, Any]:
     """The run `make torture` does."""
     program = shutil.which("nats-server") or shutil.which("/usr/sbin/nats-server")
-    what = (
-        "events over NATS while bridges and the server are killed: nothing lost, nothing doubled, order kept"
-    )
+    what = "events over NATS and a mirror while bridges and server are killed: nothing lost or doubled, order kept"
     if program is None:
         return {"ok": False, "what": what, "why": "nats-server is not installed (Debian package nats-server)"}
     with tempfile.TemporaryDirectory(prefix="ropewalk-bridges-") as folder:
@@ -57,7 +51,7 @@ def run(quick: bool) -> dict[str, Any]:
 
 
 class _World:
-    """Two logs, a server and two bridges between them."""
+    """Three logs, a server, two bridges and a mirror between them."""
 
     def __init__(self, folder: Path, program: str) -> None:
         self._folder, self._port = folder, _free_port()
@@ -81,14 +75,16 @@ class _World:
         for side, path in self._logs.items():
             options = ["--url", self.url, "--log", "messages/jobs", "--subject", SUBJECT, "--direction", side]
             self._commands[side] = [*COMMAND, "--repo", str(path), "bridge", "nats", *options]
+        there = ["--from", "topic:jobs", "--to", f"topic:{COPIES}", "--follow"]
+        self._commands["mirror"] = [*COMMAND, "--repo", str(self._logs["in"]), "mirror", *there]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.appended = 0
         self.pause_s, self.pause_of = 0.0, ""  # the longest time a victim took to be at work again
 
     def play(self, kills: int) -> dict[str, Any]:
         """Kill so many times; return the counts and whether all held."""
-        chance, killed = random.Random(SEED), dict.fromkeys(("out", "in", "server"), 0)
-        with self._started(), self._writer():
+        chance, killed = random.Random(SEED), dict.fromkeys(("out", "in", "mirror", "server"), 0)
+        with self._writer(), self._started():
             for count in range(kills):
                 victim = chance.choice(VICTIMS)
                 self._seen_at_work(victim)
@@ -106,28 +102,38 @@ class _World:
                     [*self._commands[side], "--once"], capture_output=True, timeout=600, check=False
                 )
                 assert done.returncode == 0, done.stderr.decode()
+            done = subprocess.run(
+                self._commands["mirror"][:-1], capture_output=True, timeout=600, check=False
+            )
+            assert done.returncode == 0, done.stderr.decode()
             streamed = asyncio.run(self._streamed())
         finally:
             self._kill("server")
         with ropewalk.open(self._logs["in"]) as here:
-            recorded = [event.payload["payload"]["n"] for event in here.messages("jobs")]
+            recorded, copied = (
+                [event.payload["payload"]["n"] for event in here.messages(name)] for name in ("jobs", COPIES)
+            )
             verdict = here.verify().verdict
         wanted = list(range(self.appended))
         return {
-            "ok": streamed == wanted and recorded == wanted and verdict == "passed",
+            "ok": streamed == recorded == copied == wanted and verdict == "passed",
             "kills": sum(killed.values()),
             "killed": killed,
             "events": self.appended,
             "stream": _compared(streamed, wanted),
             "log": _compared(recorded, wanted),
+            "mirror": _compared(copied, wanted),
             "verify": verdict,
             "longest_pause": {"seconds": round(self.pause_s, 1), "side": self.pause_of},
         }
 
     @contextlib.contextmanager
     def _started(self) -> Iterator[None]:
-        for name in ("server", "out", "in"):
-            self._start(name)
+        self._start("server")
+        self._start("out")
+        self._start("in")
+        until(lambda: self._head("jobs") is not None)
+        self._start("mirror")
         try:
             yield
         finally:
@@ -172,7 +178,11 @@ class _World:
 
     def _seen_at_work(self, victim: str) -> None:
         """Wait until the victim has moved something since now; of the server, what either side moved."""
-        marks: dict[str, Callable[[], object]] = {"out": self._stream_size, "in": self._recorded_head}
+        marks: dict[str, Callable[[], object]] = {
+            "out": self._stream_size,
+            "in": lambda: self._head("jobs"),
+            "mirror": lambda: self._head(COPIES),
+        }
         mark = marks.get(victim, self._stream_size)
         before, begun = mark(), time.monotonic()
         until(lambda: mark() != before)
@@ -188,8 +198,8 @@ class _World:
                 size += each.stat().st_size
         return size
 
-    def _recorded_head(self) -> bytes | None:
-        ref = self._logs["in"] / "refs/gatos/messages/jobs/head"
+    def _head(self, topic: str) -> bytes | None:
+        ref = self._logs["in"] / f"refs/gatos/messages/{topic}/head"
         with contextlib.suppress(FileNotFoundError):
             return ref.read_bytes()
         return None

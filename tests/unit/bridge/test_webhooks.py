@@ -170,7 +170,13 @@ def test_private_addresses_are_not_called(host):
     assert result.status is None and "no public address" in result.detail
 
 
-@pytest.mark.parametrize("url", ["ftp://a/b", "http://", "http://u:p@a/", "http://a b/", "x", "http://a:0/"])
+BAD_URLS = [
+    "ftp://a/b", "http://", "http://u:p@a/", "http://a b/", "x", "http://a:0/", "http://:p@a/", "http://@a/",
+    "http://a/\u00fc", "http://\u2460\u2461\u2466.0.0.1/", "http://a\\@127.0.0.1/", "http://a/\r\nX: y",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
 def test_bad_urls_are_refused(runner, url):
     with pytest.raises(Usage, match="URL must be"):
         runner.hooks.add(Webhook(HOOK, url, "shiplog/prod", SECRET.hex()), "")
@@ -207,6 +213,40 @@ def test_damaged_hook_stops_no_other(log, runner, endpoint):
 )
 def test_translated_addresses_are_not_public(address):
     assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["192.0.0.8", "192.88.99.1", "3fff::1", "100.64.0.1", "198.18.0.1", "2001:db8::1", "fd00:ec2::254"],
+)
+def test_special_addresses_are_not_public(address):
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::ffff:7f00:1]"])
+def test_odd_spellings_of_loopback_are_not_called(host):
+    result = post(f"http://{host}:9/x", b"", {}, allow_private=False, timeout_s=1)
+    assert result.status is None and "no public address" in result.detail
+
+
+def test_name_is_resolved_once_per_attempt(endpoint, monkeypatch):
+    """A name that answers with a public address first and a private one then gets no second question."""
+    answers, port = ["93.184.215.14", "127.0.0.1"], int(endpoint.url.rpartition(":")[2].partition("/")[0])
+    dialed: list[str] = []
+
+    def resolve(_host: str, _port: int, **_options: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (answers.pop(0), port))]
+
+    def dial(place: tuple[str, int], _timeout: float) -> socket.socket:
+        dialed.append(place[0])
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "create_connection", dial)
+    assert post(f"http://changing.example:{port}/", b"", {}, allow_private=False).status is None
+    assert dialed == ["93.184.215.14"] and answers == ["127.0.0.1"]
+    assert "no public address" in post("http://changing.example/", b"", {}, allow_private=False).detail
+    assert dialed == ["93.184.215.14"]
 
 
 def test_attempt_has_a_deadline_for_the_whole_answer():

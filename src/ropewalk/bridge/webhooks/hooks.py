@@ -228,10 +228,10 @@ def check_url(url: str) -> str:
         port = found.port
     except ValueError as error:
         raise Usage(f"URL cannot be parsed: {error}") from error
-    good = found.scheme in ("http", "https") and found.hostname and not found.username and port != 0
-    if not good or len(url) > URL_CHARACTERS_MAX or not url.isprintable() or " " in url:
+    good = found.scheme in ("http", "https") and found.hostname and "@" not in found.netloc and port != 0
+    if not good or len(url) > URL_CHARACTERS_MAX or not (url.isascii() and url.isprintable()) or " " in url:
         raise Usage(
-            f"URL must be http:// or https:// with a host and without credentials, got {url[:120]!r}",
-            advice="Put a secret into the hook's secret file, not into its URL.",
+            f"URL must be http:// or https:// with a host, in ASCII and without credentials, got {url[:120]!r}",
+            advice="Put a secret into the hook's secret file, not into its URL. Write other characters as %XX.",
         )
     return url

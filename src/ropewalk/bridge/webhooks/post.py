@@ -17,6 +17,8 @@ TIMEOUT_S: Final = 10.0  # for one step: connect, send, receive
 ATTEMPT_S: Final = 20.0  # for the whole attempt, however slowly the other side answers
 # Prefixes under which IPv6 networks reach IPv4 addresses: NAT64 (RFC 6052, RFC 8215) and IPv4-compatible ones.
 TRANSLATED: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
+# Special ranges that `is_global` of some Python versions lets pass: protocol assignments, 6to4 relays, documentation.
+SPECIAL: Final = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")))
 ANSWER_BYTES_MAX: Final = 4096  # of the answer's body; only its status matters
 
 
@@ -96,6 +98,8 @@ def is_public(address: str) -> bool:
             return is_public(str(inner))
         if found.is_site_local or any(found in network for network in TRANSLATED):
             return False
+    if any(found in network for network in SPECIAL):
+        return False
     return found.is_global and not found.is_multicast and not found.is_reserved
 
 
