@@ -58,7 +58,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def started(kind: str, folder: Path) -> Iterator[str]:
+def started(kind: str, folder: Path, *options: str) -> Iterator[str]:
     program = shutil.which(SERVERS[kind]) or shutil.which(f"/usr/sbin/{SERVERS[kind]}")
     if program is None:
         if os.environ.get("ROPEWALK_REQUIRE_TOOLS"):
@@ -80,7 +80,7 @@ def started(kind: str, folder: Path) -> Iterator[str]:
             "yes",
         ],
     }[kind]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + LIMIT_S
         while not listens(port):
@@ -415,6 +415,23 @@ def test_failing_bridge_records_why(tmp_path):
     with open_repository(path) as log:
         (row,) = list_progress(log)
     assert row["lag"] == 3 and "cannot connect" in row["error"] and "secret" not in json.dumps(row)
+
+
+def test_events_before_one_too_large_are_published(tmp_path):
+    path = make(tmp_path)
+    publish(path, range(2))
+    with open_repository(path) as log:
+        huge = {"ns": "", "type": "job.made", "payload": {"n": 2, "x": "a b " * 20_000}}
+        log.append("jobs", huge, layout=MESSAGES)
+    publish(path, range(3, 4))
+    (tmp_path / "small.conf").write_text("max_payload: 65536")
+    with started("nats", tmp_path / "server", "-c", str(tmp_path / "small.conf")) as url:
+        refused = living_in(tmp_path)(*bridge(path, url, "--once"))
+        assert refused.code == 8 and b"must be at most" in refused.out
+        assert living_in(tmp_path)(*bridge(path, url, "--once")).code == 8
+        assert streamed(url) == [0, 1]
+    with open_repository(path) as log:
+        assert "must be at most" in next(list_progress(log))["error"]
 
 
 def test_bridge_outlives_a_server_that_restarts(tmp_path):

@@ -246,7 +246,7 @@ class Mirror:
             self._began = False  # what was taken may not have arrived: ask the target
             if isinstance(error, RopewalkError):
                 for source in self._sources:
-                    source.progress.seen(error.detail)
+                    source.progress.fail(error)
             raise
 
     def _catch_up(self, progress: Callable[[int], None]) -> MirrorResult:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from ropewalk.disk.durable import Disk, read_file
 from ropewalk.disk.folder_lock import hold_folder
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import Invalid, NotFound, RopewalkError, Usage
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.ulid import Ulid, is_ulid
@@ -65,6 +65,22 @@ class Progress:
         if self._about["kind"] != "webhook":  # whose folder is gone if it was removed
             self._disk.make_directories(self._path.parent)
         self._disk.replace(self._path, raw + b"\n", mode=0o600)
+
+    def fail(self, error: RopewalkError) -> None:
+        """Record why a run failed. A mistake in the names of a bridge that never ran leaves no record."""
+        if self._path.exists() or not isinstance(error, (Usage, NotFound, Invalid)):
+            self.seen(error.detail)
+
+    def forget(self) -> None:
+        """Remove the record, unless the bridge runs. Raises `NotFound` if there is none."""
+        if not self._path.exists():
+            raise NotFound(
+                f"there is no bridge from {self._about['source']} to {self._about['target']}",
+                advice="`ropewalk bridge ls` lists them.",
+            )
+        with self.held():
+            self._disk.unlink(self._path)
+        self._path.parent.rmdir()
 
     def seen(self, error: str | None = "") -> None:
         """Record a run that moved nothing, if that is news or was not recorded for a while. A full disk is no error."""

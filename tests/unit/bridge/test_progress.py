@@ -13,7 +13,7 @@ from ropewalk.bridge.mirror import Mirror, mirror
 from ropewalk.bridge.progress import HEARTBEAT_MS, Progress, list_progress
 from ropewalk.bridge.webhooks.hooks import Webhook
 from ropewalk.bridge.webhooks.run import WebhookRunner
-from ropewalk.errors import Damaged, OutOfOrder
+from ropewalk.errors import Damaged, NotFound, OutOfOrder
 from ropewalk.gitlog.core.layout import MESSAGES
 
 HOOK = "00112233445566aa"
@@ -113,3 +113,13 @@ def test_command_lists_bridges(log, place, tmp_path):
     shown = command("--repo", str(place.git_dir), "bridge", "ls")
     assert shown.code == 0 and b"mirror  shiplog/prod -> messages/t  at " in shown.out
     assert command("--repo", str(place.git_dir), "bridge", "ls", "--json").json["bridges"][0]["lag"] == 0
+    remove = ("--repo", str(place.git_dir), "bridge", "rm", "shiplog/prod", "messages/t")
+    assert command(*remove).code == 0 and rows(log) == []
+    assert command(*remove).code == 3
+
+
+def test_wrong_names_leave_no_record(log):
+    append(log)
+    with pytest.raises(NotFound):
+        mirror(log, "ns:none", "topic:t")
+    assert rows(log) == []

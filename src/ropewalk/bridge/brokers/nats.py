@@ -77,7 +77,10 @@ class NatsBroker:
                 found = stream or re.sub(r"[^A-Za-z0-9_-]", "_", subject).upper()
                 await context.add_stream(name=found, subjects=[subject])
             if stream is not None and found != stream:
-                raise Conflict(f"subject {subject} belongs to stream {found}, not {stream}")
+                raise Conflict(
+                    f"subject {subject} belongs to stream {found}, not {stream}",
+                    advice=f"Leave --stream out, or write --stream {found}.",
+                )
             created = (await context.stream_info(found)).created
         except (nats.errors.Error, TimeoutError) as error:
             await client.close()
@@ -95,16 +98,17 @@ class NatsBroker:
 
     async def publish(self, batch: Sequence[Outgoing], expected: str) -> str:
         """Publish a batch in one go. Every message names its predecessor, so a refused one stops all behind it."""
-        for message in batch:
-            limit = self._client.max_payload - sum(
-                len(name) + len(text) + 4 for name, text in message.headers.items()
-            )
-            if len(message.body) > limit - HEADER_BYTES:
-                raise TooLarge(
+        first, refused = int(expected), None
+        for number, message in enumerate(batch):
+            headers = sum(len(name) + len(text) + 4 for name, text in message.headers.items())
+            limit = self._client.max_payload - headers - HEADER_BYTES
+            if len(message.body) > limit:
+                refused = TooLarge(
                     f"event {message.id} must be at most {limit} bytes for this server, got {len(message.body)}",
                     advice="Raise max_payload in the server's configuration.",
                 )
-        first = int(expected)
+                batch = batch[:number]  # those before it are published
+                break
         sent = [
             self._context.publish(
                 self.subject,
@@ -126,6 +130,8 @@ class NatsBroker:
                 raise Unavailable(f"stream {self.stream} did not take a message: {outcome}") from outcome
             if outcome.duplicate or outcome.seq != first + number + 1:
                 raise Moved
+        if refused is not None:
+            raise refused
         return str(first + len(batch))
 
     async def fetch(self, after: str, limit: int, wait_s: float) -> Sequence[Incoming]:

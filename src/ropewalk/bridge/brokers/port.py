@@ -77,5 +77,5 @@ def address_of(kind: str, url: str, name: str) -> str:
     >>> address_of("redis", "redis://:p@ss/w@127.0.0.1:6379/1?password=x", "jobs")
     'redis://127.0.0.1:6379/1/jobs'
     """
-    places = (each.partition("://")[2].partition("?")[0].rpartition("@")[2] for each in url.split(","))
+    places = (re.sub("^[a-z+]*://", "", each).partition("?")[0].rpartition("@")[2] for each in url.split(","))
     return f"{kind}://{','.join(each.rstrip('/') for each in places)}/{name}"

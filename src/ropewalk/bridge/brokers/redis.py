@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import secrets
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
@@ -35,10 +37,10 @@ class RedisBroker:
 
     @classmethod
     async def connect(cls, url: str, stream: str) -> Self:
-        """Connect, and ask the server once."""
+        """Connect, and learn which stream this is: a key next to it tells it from those of other servers."""
         try:
             from redis import asyncio as redis
-            from redis.exceptions import RedisError
+            from redis.exceptions import RedisError, ResponseError
         except ImportError as error:
             raise Unavailable(
                 "the Redis bridge needs redis-py", advice='Run: pip install ".[redis]"'
@@ -47,9 +49,12 @@ class RedisBroker:
         try:
             client = redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
             await client.ping()
+            with contextlib.suppress(ResponseError):  # a replica, or a user who may only read
+                await client.set(f"{stream}:ropewalk", secrets.token_hex(8), nx=True)
+            known = await client.get(f"{stream}:ropewalk")
         except (RedisError, OSError, ValueError) as error:
             raise Unavailable(f"cannot connect to {address}: {error}") from error
-        return cls(client, stream, mark_of(address))
+        return cls(client, stream, mark_of(address if known is None else str(known)))
 
     async def last(self) -> str:
         """Return the id that was given last, also if that entry was deleted since."""

@@ -116,7 +116,7 @@ class Bridge:
                 yield
             except RopewalkError as error:
                 for each in self._progress.values():
-                    each.seen(error.detail)
+                    each.fail(error)
                 raise
 
     async def _ends(self, held: contextlib.AsyncExitStack) -> tuple[Publisher | None, Subscriber | None]:

@@ -49,6 +49,22 @@ def ls() -> None:
     )
 
 
+@bridge.command("rm", epilog="Examples:\n  ropewalk bridge rm shiplog/prod messages/deploys\n")
+@click.argument("source")
+@click.argument("target")
+def rm(source: str, target: str) -> None:
+    """Remove the record of a mirror or broker bridge that is no longer run, named as `bridge ls` shows it.
+
+    No event and no message is removed. If the bridge is run again, it looks through both sides once.
+    """
+    from ropewalk.bridge.progress import Progress
+
+    kind = next((end.partition(":")[0] for end in (source, target) if "://" in end), "mirror")
+    with opened() as repository:
+        Progress.of(repository, kind, source, target).forget()
+    emit({"removed": [source, target]}, printable(f"ok  removed the record of {source} -> {target}"))
+
+
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (

@@ -23,6 +23,7 @@ FROM_SERVER: Final = {
 }
 BROKER_HEADERS: Final = (
     forms.ORIGIN,
+    forms.PATH,
     forms.LOG,
     forms.ULID,
     forms.TYPE,
