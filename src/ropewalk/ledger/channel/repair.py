@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.disk.durable import Disk, unavailable
-from ropewalk.errors import Damaged, Forked, RopewalkError, Unverified
+from ropewalk.errors import Damaged, Forked, RopewalkError, Unavailable, Unverified
 from ropewalk.ledger.archive.check import check_archives
+from ropewalk.ledger.archive.cold import cold_store
 from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.block.index_keys import derive
 from ropewalk.ledger.channel.channel import Channel, check_lines
@@ -39,6 +40,7 @@ from ropewalk.ledger.channel.losses import (
 )
 from ropewalk.ledger.channel.maintenance import reindex
 from ropewalk.ledger.channel.receipted import MARK, ReceiptMark, read_mark
+from ropewalk.ledger.channel.segments.cold import read_cold
 from ropewalk.ledger.channel.segments.format import ALIGN, digest_in
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.salvage import find_records
@@ -62,6 +64,7 @@ class ChannelDamage:
     sure: bool
     problems: tuple[str, ...]
     lost: tuple[dict[str, Any], ...]
+    unreachable: Unavailable | None = None  # the cold tier, where blocks may be intact
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `ledger repair` prints it."""
@@ -108,7 +111,7 @@ def repair_channel(
     home: Path,
     channel: str,
     *,
-    archive: Path | None = None,
+    archive: str | Path | None = None,
     replica: Path | None = None,
     trust: Trust | None = None,
     accept_loss: bool = False,
@@ -117,22 +120,30 @@ def repair_channel(
 ) -> RepairResult:
     """Restore a damaged channel to one verified chain; the old files are kept.
 
-    `archive` is a folder of `ledger archive`, `replica` the home of a repository with a copy of the channel. Receipted
-    blocks that are in none of them are given up only with `accept_loss`, which closes the channel. Raise `Unverified`
-    if the blocks do not verify, `Forked` if a source has another block than the receipted one.
+    `archive` is the location of archives (without a source: that of the channel's cold blocks), `replica` the home of a
+    repository with a copy of the channel. Receipted blocks that are in none of them are given up only with
+    `accept_loss`, which closes the channel; blocks in a cold tier that cannot be reached are never given up. Raise
+    `Unverified` if the blocks do not verify, `Forked` if a source has another block than the receipted one.
     """
     settings = read_settings(home, channel)
     folder, disk = home / FOLDER / channel, disk or Disk()
     with hold_lock(folder):
         repairing = _Repairing(folder, settings, trust or settings.trust(), disk)
         repairing.finish_swap()
+        shutil.rmtree(folder / "cache", ignore_errors=True)  # copies of cold segments, which may have rotted
         damage = _Damaged(folder).describe()
         if not damage.problems:
             return RepairResult(damage, True, damage.whole)
+        if archive is None and replica is None and damage.unreachable is None:
+            archive = next(iter(cold_locations(Segments(folder))), None)
         try:
             blocks = repairing.assemble(
                 damage.whole, _source(channel, archive, replica, trust or settings.trust())
             )
+            if damage.unreachable is not None and blocks <= damage.unreachable.fields.get(
+                "end_height", blocks
+            ):
+                raise damage.unreachable
             repairing.check(blocks)
             lost = tuple(each for each in damage.lost if each["height"] >= blocks)
             if (lost or not damage.sure or damage.receipted > blocks) and not accept_loss:
@@ -153,6 +164,7 @@ class _Damaged:
     def __init__(self, folder: Path) -> None:
         self.folder, self.segments = folder, Segments(folder)
         self.problems: list[str] = []
+        self._unreachable: Unavailable | None = None
 
     def describe(self) -> ChannelDamage:
         whole = 0
@@ -161,6 +173,7 @@ class _Damaged:
                 whole = record.height + 1
         except RopewalkError as error:
             self.problems.append(error.detail)
+            self._unreachable = error if isinstance(error, Unavailable) else None
         entries: dict[int, dict[str, Any]] = {}
         with contextlib.suppress(RopewalkError):
             # Opened before `known.json` is read: an index that has more than the log records it there.
@@ -195,7 +208,9 @@ class _Damaged:
             for height in range(whole, receipted)
         )
         problems = tuple(dict.fromkeys(self.problems))
-        return ChannelDamage(self.folder.name, whole, receipted, mark is not None, problems, lost)
+        return ChannelDamage(
+            self.folder.name, whole, receipted, mark is not None, problems, lost, self._unreachable
+        )
 
     def _try(self, read: Callable[[], Any]) -> Any:
         try:
@@ -330,13 +345,14 @@ class _Repairing:
 
 
 def _source(
-    channel: str, archive: Path | None, replica: Path | None, trust: Trust
+    channel: str, archive: str | Path | None, replica: Path | None, trust: Trust
 ) -> Callable[[Callable[[int, list[bytes]], None]], None]:
     """Return the source of missing blocks: a function that passes every block, in order, to a callback."""
 
     def read(take: Callable[[int, list[bytes]], None]) -> None:
         if archive is not None:
-            found = check_archives(archive / channel, trust=trust, channel=channel, take=take)
+            with cold_store(str(archive)).folder() as folder:
+                found = check_archives(folder / channel, trust=trust, channel=channel, take=take)
             wrong = found.report.first_failure
             if wrong is not None:
                 raise Unverified(
@@ -348,6 +364,15 @@ def _source(
                     take(height, lines)
 
     return read
+
+
+def cold_locations(segments: Segments) -> list[str]:
+    """Return where the cold blocks of a channel are, as far as its files can be read."""
+    found: dict[str, None] = {}
+    for start in segments.starts():
+        with contextlib.suppress(RopewalkError, FileNotFoundError):
+            found[read_cold(segments.path(start)).location] = None
+    return list(found)
 
 
 def _lines_of(segments: Segments) -> Lines:

@@ -26,7 +26,9 @@ LISTED = 20  # lost blocks that are shown to people; --json has them all
     "  ropewalk ledger repair --channel audit --from-replica /srv/copy.git\n",
 )
 @channel_option
-@option("--from-archive archive", "DIR", "Restore missing blocks from archives of `ledger archive`.")
+@option(
+    "--from-archive archive", "DIR", "Restore missing blocks from archives: a folder or s3://BUCKET/PREFIX."
+)
 @option("--from-replica replica", "REPO", "Restore missing blocks from a repository with a replica.")
 @option("--trust", "F", "Trust file (default: the channel's own settings).")
 @flag(
@@ -38,9 +40,10 @@ def repair(
 ) -> None:
     """Show the damage of a channel, and repair it.
 
-    Intact blocks come from the damaged log, missing ones from archives or a replica. All are verified as one chain
-    before anything is replaced; the damaged files stay in the channel folder, in damaged/. If blocks are still lost,
-    nothing is changed unless --accept-loss is given: exit 5.
+    Intact blocks come from the damaged log, missing ones from archives (default: the channel's cold tier) or a replica.
+    All are verified as one chain before anything is replaced; the damaged files stay in the channel, in damaged/. If
+    blocks are still lost, nothing is changed unless --accept-loss is given: exit 5. Blocks in a cold tier that cannot
+    be reached are never given up: exit 7.
     """
     from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.channel.repair import repair_channel
@@ -49,7 +52,7 @@ def repair(
     done = repair_channel(
         here().home,
         channel,
-        archive=None if archive is None else Path(archive),
+        archive=archive,
         replica=None if replica is None else find_repository(Path(replica)).home,
         trust=None if trust is None else parse_input(trust, parse_trust),
         accept_loss=accept_loss,

@@ -11,6 +11,7 @@ from ropewalk.cli.common.command import Command, emit, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.lifecycle import notice_line, version_rows
+from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +68,7 @@ def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
                 "policy_hash": None if policy is None else policy.hash.hex(),
                 "versions": [f"{minor}.x" for minor in sorted(open_minors(home, policy, now_ns))],
                 "judges_evidence": read_evidence(home, channel) is not None,
+                "tiers": reading.segments.tiers(head.height),
             }
             forks = sorted(path.name for path in (reading.folder / "evidence").glob("fork-*.json"))
             torn = sorted(path.name for path in (reading.folder / "torn").glob("*"))
@@ -91,10 +93,13 @@ def _key_history(found: dict[str, Any]) -> str:
         return f"{found['channel']}  cannot be read"
     where = "empty" if found["height"] is None else f"height={found['height']} envelopes={found['envelopes']}"
     policy = "any signer" if found["policy_hash"] is None else f"policy {found['policy_hash'][:16]}…"
+    tiers = [
+        f"{name} {each['blocks']} blocks{' in ' + ', '.join(each['locations']) if name == 'cold' else ''}"
+        for name, each in found["tiers"].items()
+    ]
     evidence = "evidence judged" if found["judges_evidence"] else "evidence bound, not judged"
-    return (
-        f"{found['channel']}  {where}  {policy}  {', '.join(found['versions']) or 'no version'}  {evidence}"
-    )
+    words = [found["channel"], where, policy, ", ".join(found["versions"]) or "no version", evidence]
+    return printable("  ".join(words + (tiers if set(found["tiers"]) - {"hot"} else [])))
 
 
 @click.command("reindex", cls=Command, epilog="Examples:\n  ropewalk ledger reindex --channel audit\n")

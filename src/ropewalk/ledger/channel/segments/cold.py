@@ -20,8 +20,9 @@ from typing import BinaryIO, Final, cast
 
 from blake3 import blake3
 
-from ropewalk.errors import Damaged, RopewalkError
+from ropewalk.errors import Damaged, RopewalkError, Unavailable
 from ropewalk.kernel import jcs
+from ropewalk.ledger.channel.receipted import repair_advice
 from ropewalk.ledger.channel.segments.format import ALIGN, record_head, segment_head
 
 COLD_SUFFIX: Final = ".seg.cold"
@@ -81,9 +82,24 @@ def cold_path(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".seg") + COLD_SUFFIX)
 
 
+def read_cold(path: Path) -> ColdSegment:
+    """Read the small file of a dropped segment by the path that the segment had."""
+    raw = cold_path(path).read_bytes()
+    try:
+        return parse_cold(raw)
+    except Damaged as error:
+        channel, start = path.parent.parent.name, int(path.name[:20])
+        raise Damaged(
+            f"channel {channel}, block {start}: {error.detail}",
+            height=start,
+            reason="cold segment",
+            advice=repair_advice(channel),
+        ) from error
+
+
 def open_cold(path: Path) -> BinaryIO:
     """Open a dropped segment by the path it had; raise `FileNotFoundError` if it was not dropped."""
-    cold = parse_cold(cold_path(path).read_bytes())
+    cold = read_cold(path)
     cache = path.parent.parent / "cache"
     with contextlib.suppress(FileNotFoundError):
         found = (cache / path.name).open("rb", buffering=0)
@@ -118,15 +134,24 @@ def segment_pieces(cold: ColdSegment) -> Iterator[bytes]:
     from ropewalk.ledger.archive.cold import cold_store
 
     hasher, size = blake3(), 0
-    pieces = (
-        piece
-        for height, lines in cold_store(cold.location).blocks(cold.channel, cold.start, cold.end)
-        for piece in _record(height, lines)
-    )
-    for piece in chain([segment_head(cold.start)], pieces):
-        hasher.update(piece)
-        size += len(piece)
-        yield piece
+    try:
+        pieces = (
+            piece
+            for height, lines in cold_store(cold.location).blocks(cold.channel, cold.start, cold.end)
+            for piece in _record(height, lines)
+        )
+        for piece in chain([segment_head(cold.start)], pieces):
+            hasher.update(piece)
+            size += len(piece)
+            yield piece
+    except (Unavailable, OSError) as error:
+        raise Unavailable(
+            f"channel {cold.channel}: blocks {cold.start}–{cold.end} are in the cold tier, {cold.location}, which "
+            f"cannot be read: {error.detail if isinstance(error, Unavailable) else error.strerror}",
+            height=cold.start,
+            end_height=cold.end,
+            advice="Make it reachable again, or bring the blocks back with `ropewalk ledger repair --from-replica`.",
+        ) from error
     if (size, hasher.hexdigest()) != (cold.size, cold.digest):
         raise Damaged(
             f"channel {cold.channel}, blocks {cold.start}–{cold.end}: the archives in {cold.location} do not hold "

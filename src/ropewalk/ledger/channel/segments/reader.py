@@ -20,14 +20,15 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from ropewalk.errors import Damaged, NotFound
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.channel.losses import blocks_text, minimum_blocks
 from ropewalk.ledger.channel.receipted import ReceiptMark, read_mark, repair_advice
-from ropewalk.ledger.channel.segments.cold import COLD_SUFFIX, open_cold
+from ropewalk.ledger.channel.segments.cold import COLD_SUFFIX, cold_path, open_cold, read_cold
 from ropewalk.ledger.channel.segments.format import (
     ALIGN,
     BlockPlace,
@@ -55,6 +56,20 @@ class Segments:
         except FileNotFoundError:
             return []
         return sorted({int(name[:20]) for name in names if name[20:] in (".seg", SUFFIX, COLD_SUFFIX)})
+
+    def tiers(self, height: int) -> dict[str, dict[str, Any]]:
+        """Return blocks and local bytes of each tier of a log of that height; the cold tier is not contacted."""
+        found: dict[str, dict[str, Any]] = {}
+        for start, after in pairwise([*self.starts(), height]):
+            path = self.path(start)
+            kinds = {"hot": path, "warm": packed_path(path), "cold": cold_path(path)}
+            tier = next((name for name, each in kinds.items() if each.exists()), "hot")
+            row = found.setdefault(tier, {"blocks": 0, "bytes": 0})
+            row["blocks"] += after - start
+            row["bytes"] += kinds[tier].stat().st_size
+            if tier == "cold":
+                row["locations"] = sorted({*row.get("locations", ()), read_cold(path).location})
+        return found
 
     def path(self, start: int) -> Path:
         """Return the file of the segment that begins at a height."""
