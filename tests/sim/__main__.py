@@ -8,14 +8,14 @@ import random
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from tests.sim.gossip import run as run_world
 from tests.sim.gossip_live import run as run_live_world
 from tests.sim.ledger_world import run as run_ledger_world
-from tests.sim.power.run import FAULTS, simulate, simulate_faults, simulate_rot
+from tests.sim.power.run import FAULTS, remembered_signatures, simulate, simulate_faults, simulate_rot
 from tests.sim.power.workloads import WORKLOADS
 
 REPORT = Path("build/simulate.json")
@@ -28,7 +28,13 @@ WORLDS = {"worlds": run_world, "live_worlds": run_live_world, "ledger_worlds": r
 def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
     """Cut one workload off, let its calls fail and its disk rot, seed after seed, until enough states were seen."""
     started = time.time()
-    total: dict[str, Any] = {"engine": WORKLOADS[name].engine, "states": 0, "failed": 0, "problems": []}
+    total: dict[str, Any] = {
+        "engine": WORKLOADS[name].engine,
+        "states": 0,
+        "enumerated": 0,
+        "failed": 0,
+        "problems": [],
+    }
     faults: Counter[str] = Counter()
     seeds = 0
     while total["states"] < states and time.time() < started + seconds:
@@ -44,7 +50,7 @@ def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
         else:
             report = simulate_faults(name, kind, seed=seed + seeds, **left)
         seeds += 1
-        for key in ("states", "failed"):
+        for key in ("states", "enumerated", "failed"):
             total[key] += report[key]
         found = [{"kind": kind, "seed": report["seed"], **each} for each in report["problems"]]
         total["problems"] = (total["problems"] + found)[:20]
@@ -63,7 +69,8 @@ def worlds(name: str, count: int, seed: int, seconds: float) -> dict[str, Any]:
     failed, ran, until = [], 0, time.time() + seconds
     while ran < count and time.time() < until:
         try:
-            WORLDS[name](seed + ran, deep=ran % 50 == 0)
+            with remembered_signatures():
+                WORLDS[name](seed + ran, deep=ran % 50 == 0)
         except Exception as error:
             failed.append({"seed": seed + ran, "error": f"{type(error).__name__}: {error}"})
         ran += 1
@@ -93,30 +100,35 @@ def main() -> int:
         jobs = {}
         for name in asked.names or (*WORKLOADS, *WORLDS):
             count, job = (asked.worlds, worlds) if name in WORLDS else (asked.states, power)
-            jobs[name] = pool.submit(job, name, count, seed, asked.minutes * 60)
-        for name, job_result in jobs.items():
-            results[name] = job_result.result()
-            print(
-                f"{'ok' if results[name]['ok'] else 'FAILED':6}  {name}  {json.dumps(results[name])[:200]}",
-                flush=True,
-            )
-    REPORT.parent.mkdir(exist_ok=True)
-    engines: Counter[str] = Counter()
+            jobs[pool.submit(job, name, count, seed, asked.minutes * 60)] = name
+        for done in as_completed(jobs):
+            name = jobs[done]
+            results[name] = done.result()
+            mark = "ok" if results[name]["ok"] else "FAILED"
+            print(f"{mark:6}  {name}  {json.dumps(results[name])[:200]}", flush=True)
+            whole = write_report(results, seed)
+    print(f"states by engine: {whole['states']}\nfaults: {whole['faults']}\nreport: {REPORT}")
+    return 0 if whole["ok"] else 1
+
+
+def write_report(results: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Write what is known so far: sums per engine and of each kind of fault, then every name."""
+    engines: dict[str, Counter[str]] = {}
     faults: Counter[str] = Counter()
     for each in results.values():
-        engines[each["engine"]] += each.get("states", 0)
+        sums = engines.setdefault(each["engine"], Counter())
+        sums.update({key: each[key] for key in ("states", "enumerated", "worlds") if key in each})
         faults.update(each.get("faults", {}))
     whole = {
         "ok": all(each["ok"] for each in results.values()),
         "seed": seed,
-        "states": dict(engines),
+        "states": {engine: dict(sums) for engine, sums in engines.items()},
         "faults": dict(sorted(faults.items())),
         "results": results,
     }
-    print(f"states by engine: {whole['states']}\nfaults: {whole['faults']}")
+    REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps(whole, indent=1) + "\n")
-    print(f"report: {REPORT}")
-    return 0 if whole["ok"] else 1
+    return whole
 
 
 if __name__ == "__main__":

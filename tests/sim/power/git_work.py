@@ -11,6 +11,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.rollup import roll_up
 from ropewalk.repository_check import verify_gitlogs
 from tests.sim.power.base import Acknowledge, Workload
@@ -51,17 +52,23 @@ class GitAppends(Workload):
 
     def verify(self, root: Path, deep: bool) -> str:
         with open_repository(root / "log.git") as log:
-            report = verify_gitlogs(log.store, deep=deep)
-            return "" if report.ok else str(report.to_json())
+            return verdict(log, deep)
 
-    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
-        yield from super().check(root, acknowledged)
+    def examine(self, root: Path, deep: bool) -> tuple[list[str], str]:
         with open_repository(root / "log.git") as log:
-            found = [each.ulid for each in log.events("demo")]
+            found: list[str] = [each.ulid for each in log.events("demo")]
+            wrong = verdict(log, deep)
             with log.consume("group", "demo") as events:
                 left = [each.ulid for each in events]
         if left != found[len(found) - len(left) :]:
-            yield "the cursor passes events over"
+            wrong += "the cursor passes events over"
+        return found, wrong
+
+
+def verdict(log: GitRepository, deep: bool) -> str:
+    """Return what verification finds wrong, empty if nothing."""
+    report = verify_gitlogs(log.store, deep=deep)
+    return "" if report.ok else str(report.to_json())
 
 
 class GitRollUp(GitAppends):

@@ -8,13 +8,15 @@ from dataclasses import replace
 
 from tests.sim.power.states import PAGE, SECTOR, CrashState
 
+REPEATS_MAX = 1000  # in a row: nearly every fault of a small disk was seen
+
 __all__ = ["damaged_states", "without_sectors"]
 
 
 def damaged_states(
     now: CrashState, older: CrashState, *, kinds: Collection[str], seed: int
 ) -> Iterator[CrashState]:
-    """Yield disks with one fault each, without end: in `now`, or where the last write was lost, from `older`.
+    """Yield disks with one fault each, none twice, until few are left: in `now`, or for a lost write from `older`.
 
     bit           one bit flips
     zeros         a sector reads as zeros
@@ -24,6 +26,7 @@ def damaged_states(
     gone          a file is missing
     """
     chance = random.Random(f"{seed} rot")
+    known, repeats = {now.digest()}, 0
     names = [name for name, (_, raw) in now.files.items() if raw]
     while True:
         kind, name = chance.choice(sorted(kinds)), chance.choice(names)
@@ -54,8 +57,15 @@ def damaged_states(
                 del files[name]
         if kind != "gone":
             files[name] = inode, bytes(raw)
-        if files != now.files:
-            yield replace(now, choice=f"{kind} {name}", faults=frozenset((kind,)), files=files)
+        state = replace(now, choice=f"{kind} {name}", faults=frozenset((kind,)), files=files, repeats=repeats)
+        if (digest := state.digest()) in known:
+            repeats += 1
+            if repeats > REPEATS_MAX:
+                return
+            continue
+        known.add(digest)
+        yield state
+        repeats = 0
 
 
 def without_sectors(now: CrashState, suffix: str) -> Iterator[CrashState]:

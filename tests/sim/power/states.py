@@ -33,6 +33,11 @@ class CrashState:
     folders: frozenset[str]
     files: dict[str, tuple[int, bytes]]  # inode and content: equal inodes are hard links
     acknowledged: bytes
+    repeats: int = 0  # states since the last one that were equal to earlier ones
+
+    def digest(self) -> int:
+        """Return a number that equal disks with equal receipts share."""
+        return hash((self.folders, tuple(sorted(self.files.items())), self.acknowledged))
 
 
 PENDING, SYNCED, DROPPED = "pending", "synced", "dropped"
@@ -280,7 +285,7 @@ def crash_states(
 
     `share` takes one cut in so many; `cuts` names them by the number of calls before.
     """
-    disk, known = _Disk(recording), set()
+    disk, known, repeats = _Disk(recording), set(), 0
     for after in range(len(recording.calls) + 1):
         if after:
             disk.take(recording.calls[after - 1])
@@ -289,10 +294,12 @@ def crash_states(
         random_choices = ["one lost" if n % 3 == 0 else f"mix {n}" for n in range(mixes)]
         for choice in (*FIXED, *random_choices):
             state = disk.cut(after, choice, random.Random(f"{seed} {after} {choice}"))
-            print_of = hash((state.folders, tuple(sorted(state.files.items())), state.acknowledged))
-            if print_of not in known:
-                known.add(print_of)
-                yield state
+            if (digest := state.digest()) in known:
+                repeats += 1
+                continue
+            known.add(digest)
+            yield replace(state, repeats=repeats)
+            repeats = 0
 
 
 def last_state(recording: Recording, after: int | None = None) -> CrashState:

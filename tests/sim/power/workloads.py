@@ -7,6 +7,7 @@ process wrote to stderr.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import sys
@@ -59,6 +60,8 @@ def run(name: str, root: Path) -> None:
 
 def serve() -> None:
     """Fork for every line of stdin; the child is recorded and does the work."""
+    for name in ("pandas", "pygit2"):  # pyarrow and gitlog import them late: each child would do it again
+        importlib.import_module(name)
     for line in sys.stdin:
         asked = json.loads(line)
         with tempfile.TemporaryFile() as said:

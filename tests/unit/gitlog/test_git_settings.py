@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,7 +10,8 @@ import sys
 
 import pytest
 
-from ropewalk.gitlog.repository.opening import init_repository
+from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.repository.opening import init_repository, open_repository
 from ropewalk.gitlog.store.git_config import GitSettings
 
 WRITING = """
@@ -79,3 +81,17 @@ def test_appending_does_not_load_libgit2_where_there_is_git(place):
         [sys.executable, "-c", WRITING, str(place)], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("has_git", [True, False], ids=["with git", "without git"])
+def test_author_that_is_not_utf8_is_refused_or_kept(place, has_git, monkeypatch):
+    """A bit of the configuration flips (seed 6 of the roll-up): libgit2's reader ended with a UnicodeDecodeError."""
+    raw = (place / "config").read_bytes()
+    (place / "config").write_bytes(raw.replace(b"Grace", b"Gr\xe1ce"))
+    if not has_git:
+        monkeypatch.setenv("PATH", "/nonexistent")
+    assert GitSettings(place).user("user.name") == "Gr\udce1ce"
+    with open_repository(place) as log:
+        with contextlib.suppress(RopewalkError):
+            log.append("demo", {"type": "t", "payload": {}})
+        assert len(list(log.events("demo"))) <= 1

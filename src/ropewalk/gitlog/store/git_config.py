@@ -126,7 +126,7 @@ def _ask_git(git_dir: Path) -> list[ConfigValue] | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    words = said.decode("utf-8", "surrogateescape").split("\0")
+    words = _text(said).split("\0")
     listed = [_setting(scope, line) for scope, line in zip(words[::2], words[1::2], strict=False)]
     # Of a repository in a form it does not know it passes over everything.
     return listed if any(each.scope in OWN for each in listed) else None
@@ -156,4 +156,10 @@ def _read_files(path: Path) -> Iterator[ConfigValue]:
 
 
 def _settings(scope: str, config: Config) -> Iterator[ConfigValue]:
-    return (ConfigValue(scope, each.name, "true" if each.value is None else each.value) for each in config)
+    for each in config:
+        value = b"true" if each.raw_value is None else each.raw_value
+        yield ConfigValue(scope, _text(each.raw_name), _text(value))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
