@@ -1,7 +1,8 @@
 """Append-only event logs you can prove: in git, between peers, or as a sealed ledger.
 
 `init` makes a repository and `open` opens one; a `Repository` gives access to event logs, ledger channels and gossip
-topics. `verify` verifies repositories, proofs, bundles and checkpoints offline. Each engine offers more in its package:
+topics. `verify` verifies repositories, proofs, bundles and checkpoints offline; `simulate` tests reducers and policies.
+Each engine offers more in its package:
 `from ropewalk import gitlog, gossip, ledger, pipeline, stream`.
 """
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ropewalk.repository import Repository as Repository
     from ropewalk.repository import init as init
     from ropewalk.repository import open_repository
+    from ropewalk.simulation import simulate as simulate
     from ropewalk.verification import verify as verify
 
     open = open_repository

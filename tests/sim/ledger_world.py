@@ -30,6 +30,7 @@ from ropewalk.ledger.proof.proof import head_signer, signed_head
 from ropewalk.ledger.remote.replica import pull_channel
 from ropewalk.ledger.transparency.head_fork import HeadFork
 from ropewalk.ledger.transparency.witness import WatchedLog, WitnessRequest, accept_head, watch_log
+from ropewalk.simulation import minimise
 from tests.fault.failing import Countdown, FailingDisk
 from tests.sim.power.run import MEMORY
 from tests.unit.ledger.making import NODE, NOON_NS, observed
@@ -273,26 +274,6 @@ def play(steps: Sequence[Step], tell: Tell = lambda _text: None) -> int:
             getattr(world, step.kind)(random.Random(step.seed))
         world.check()
         return len(world.acknowledged)
-
-
-def minimise(steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool]) -> list[Step]:
-    """Leave out steps as long as the world still fails: halves first, then single ones.
-
-    >>> minimise([Step(kind, 0) for kind in "abcdefg"], lambda left: {"b", "f"} <= {step.kind for step in left})
-    [Step(kind='b', seed=0), Step(kind='f', seed=0)]
-    """
-    left, size = list(steps), max(1, len(steps) // 2)
-    while True:
-        at = 0
-        while at < len(left):
-            shorter = left[:at] + left[at + size :]
-            if fails(shorter):
-                left = shorter
-            else:
-                at += size
-        if size == 1:
-            return left
-        size //= 2
 
 
 def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> int:

@@ -42,6 +42,7 @@ COMMANDS: dict[str, str] = {
     "pointer": "git.pointer:pointer Seal private bytes behind pointers, open and erase them.",
     "verify": "audit.verify:verify Verify a repository, a proof, a receipt, a bundle or a checkpoint, offline.",
     "stream": "stream.serve:stream Serve and follow repository changes live.",
+    "simulate": "simulate:simulate Test a reducer or a policy in seeded worlds.",
     "serve": "server.serve:serve Serve a repository to a team over HTTP.",
     "auth": "server.auth:auth Add, list and revoke clients of the server.",
     "watch": "server.watch:watch Watch channels: signals, alerts, schedules.",
@@ -62,7 +63,7 @@ SECTIONS = {
     "Ledger": ("ledger", "bundle", "witness"),
     "Peers and live streams": ("gossip", "stream"),
     "Server": ("serve", "watch", "auth", "rpc", "messages-read"),
-    "Verification": ("verify", "canon", "hash"),
+    "Verification": ("verify", "simulate", "canon", "hash"),
     "Keys": ("key", "pki"),
     "Tables": ("pipeline",),
 }
