@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim import ledger_world
 from ropewalk.simulation import minimise
+from tests.sim import ledger_world
 from tests.sim.ledger_world import Step, run, steps_of
 
 START = [0, *(pytest.param(start, marks=pytest.mark.slow) for start in range(4, 44, 4))]
