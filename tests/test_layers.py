@@ -32,6 +32,7 @@ LAWS: dict[str, tuple[set[str], str]] = {
     "stream.serve": (IO_BASE | {"gitlog"}, "stream servers import net and the git log they serve"),
     "bridge": (ENGINES | IO_BASE, "bridge is where engines meet; it imports no server and no command"),
     "repository_check": (ENGINES | IO_BASE, "the repository check composes the engines' verifiers"),
+    "simulation": ({"errors", "kernel", "ledger"}, "a simulation runs the ledger's replay in memory"),
     "verification": (
         ENGINES | IO_BASE | {"repository_check"},
         "verification composes the engines' verifiers",

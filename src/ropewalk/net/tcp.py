@@ -51,7 +51,8 @@ class TcpPipe:
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
-            await asyncio.wait_for(self._writer.wait_closed(), GOODBYE_S)
+            async with asyncio.timeout(GOODBYE_S):
+                await self._writer.wait_closed()
 
 
 def _name(transport: asyncio.BaseTransport, scheme: str) -> str:

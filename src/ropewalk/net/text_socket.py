@@ -81,7 +81,8 @@ class TextSocket:
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Say goodbye, and wait a moment for the answer."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._socket.close(code, reason), GOODBYE_S * 2)
+            async with asyncio.timeout(GOODBYE_S * 2):
+                await self._socket.close(code, reason)
 
     def abort(self) -> None:
         """Drop the connection without a word."""

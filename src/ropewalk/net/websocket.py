@@ -73,7 +73,8 @@ class WebSocketPipe:
 
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._socket.close(), GOODBYE_S * 2)
+            async with asyncio.timeout(GOODBYE_S * 2):  # `wait_for` of Python 3.11 may swallow a cancellation
+                await self._socket.close()
 
 
 async def connect_websocket(

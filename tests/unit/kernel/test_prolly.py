@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.errors import Invalid, NotFound, RangeExceeded
+from ropewalk.errors import Damaged, Invalid, NotFound, RangeExceeded
 from ropewalk.kernel.prolly import (
     ANCHOR,
     ANCHOR_HASH,
@@ -254,3 +254,14 @@ def test_keys_of_one_prefix_and_of_all_lengths_keep_their_order():
     made = [(b"k" * length, bytes((length % 256,))) for length in range(1, 300)]
     assert build(made).root == build(reversed(made)).root
     assert [leaf.key for leaf in build(made).entries()] == [key for key, _ in made]
+
+
+def test_tree_without_children_is_damaged():
+    """A sector of a store was zeroed (seed 100013): an insert ended in an IndexError."""
+    store = MemoryStore()
+    tree = ProllyTree(store)
+    tree.insert_many(entries(200))
+    for key in [key for key, _ in rows(store) if key[0] == tree.root.level - 1]:
+        store.delete(key)
+    with pytest.raises(Damaged, match="has no children"):
+        ProllyTree(store).insert(b"a", b"1")

@@ -90,7 +90,8 @@ class Bridge:
                 self.report.reconnects += 1
                 pause = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] * (0.5 + self._jitter())
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await stop.wait()
         return self.report
 
     async def _session(self, stop: asyncio.Event) -> None:
@@ -153,7 +154,8 @@ class Bridge:
         while not stop.is_set():
             if not await self._publish(publisher):
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), IDLE_S)
+                    async with asyncio.timeout(IDLE_S):
+                        await stop.wait()
 
     async def _keep_receiving(self, subscriber: Subscriber, stop: asyncio.Event) -> None:
         while not stop.is_set():

@@ -114,7 +114,8 @@ class Muxer:
             self._session.go_away()
             self._outgoing.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._drained(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._drained()
         self.end(Unavailable(f"the connection to {self.pipe.name} was closed here"))
         for task in self._tasks:
             task.cancel()

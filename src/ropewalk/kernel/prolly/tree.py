@@ -198,6 +198,8 @@ class ProllyTree(ProllyReader):
         for level in range(self._height, 0, -1):
             span = self._span(level, node)
             path.append(span)
+            if not span.keys:
+                raise _childless(level, node)
             at = bisect_right(span.keys, key) - 1
             node = span.keys[at]
         if node == key and span.hash_at(at) == hash:
@@ -331,7 +333,8 @@ class ProllyTree(ProllyReader):
         """The node of `level` whose span would hold `key`, and where its span stops."""
         node, stop = ANCHOR, None
         for above in range(self._height, level, -1):
-            keys = self._span(above, node).keys
+            if not (keys := self._span(above, node).keys):
+                raise _childless(above, node)
             at = bisect_right(keys, key)
             stop = keys[at] if at < len(keys) else stop
             node = keys[at - 1]
@@ -341,7 +344,8 @@ class ProllyTree(ProllyReader):
         """The node of `level` that comes before `key`."""
         node = ANCHOR
         for above in range(self._height, level, -1):
-            keys = self._span(above, node).keys
+            if not (keys := self._span(above, node).keys):
+                raise _childless(above, node)
             node = keys[bisect_left(keys, key) - 1]
         return node
 
@@ -394,6 +398,10 @@ def _cut(hashes: dict[bytes, bytes]) -> list[_Span]:
 
 def _starts(row: bytes | None) -> bool:
     return row is not None and is_boundary(row)
+
+
+def _childless(level: int, node: bytes) -> Damaged:
+    return Damaged(f"node {node.hex() or 'anchor'} of level {level} has no children", reason="tree")
 
 
 def _form_of(rows: Rows) -> Form | None:
