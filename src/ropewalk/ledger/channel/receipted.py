@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ropewalk.disk.durable import Disk
+from ropewalk.disk.durable import Disk, read_file
 from ropewalk.errors import Damaged, Unavailable
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.channel.segments.format import BlockPlace
@@ -61,8 +61,7 @@ def read_mark(folder: Path) -> ReceiptMark | None:
     path = folder / MARK
     for _ in range(READ_TRIES):
         try:
-            with path.open("rb", buffering=0) as stream:
-                found = _parse(stream.read(MARK_BYTES + 1))
+            found = _parse(read_file(path, MARK_BYTES + 1))
         except FileNotFoundError:
             return None
         except OSError as error:

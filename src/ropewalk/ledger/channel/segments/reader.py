@@ -89,12 +89,15 @@ class Segments:
     def peek(self, start: int, offset: int, size: int) -> bytes:
         """Return some bytes of a segment, unchecked."""
         try:
-            with self.path(start).open("rb", buffering=0) as stream:
-                return os.pread(stream.fileno(), size, offset)
+            descriptor = os.open(self.path(start), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             with self.open(start) as stream:
                 stream.seek(offset)
                 return stream.read(size)
+        try:
+            return os.pread(descriptor, size, offset)
+        finally:
+            os.close(descriptor)
 
     def scan(self, after: BlockPlace | None = None, height: int = 0) -> Iterator[Record]:
         """Yield every record after a place (from the beginning without one), `height` being the first expected.
