@@ -117,7 +117,7 @@ class RopewalkError(Exception):
         return _rebuild, (type(self), self.detail, self.advice_now, self.instance, self.fields)
 
     def to_problem(self) -> dict[str, Any]:
-        """The error as RFC 9457 problem+json, shaped as in S0.
+        """Return the error as RFC 9457 problem+json, shaped as in S0.
 
         >>> HeadMoved("head moved", topic="demo").to_problem()["type"]
         'https://gatos.dev/problems/append-rejected'

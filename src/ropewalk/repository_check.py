@@ -163,7 +163,7 @@ def verify_gitlogs(
 
 
 def _seen_before(seen: SeenHeads, ref: str) -> tuple[str | None, str]:
-    """The head seen last, and why it cannot be read, if it cannot."""
+    """Return the head seen last, and why it cannot be read, if it cannot."""
     try:
         return seen.get(ref), ""
     except RopewalkError as error:
@@ -171,7 +171,7 @@ def _seen_before(seen: SeenHeads, ref: str) -> tuple[str | None, str]:
 
 
 def _hint(store: GitStore, step: Step) -> str:
-    """What a break may come from."""
+    """Return what a break may come from."""
     if step.name == "chain" and step.status == "failed" and (store.place.git_dir / "shallow").exists():
         return "; this is a shallow clone, `git fetch --unshallow` brings the rest"
     return ""
@@ -185,7 +185,7 @@ def _names(store: GitStore, prefix: str) -> list[str]:
 
 
 def _refs_step(store: GitStore, ns: str | None) -> Step:
-    """Whether every ref can be read (of one log: listed), for damage may hide a log altogether."""
+    """Return whether every ref can be read (of one log: listed), for damage may hide a log altogether."""
     try:
         count = len(store.heads("refs/gatos/") if ns is None else store.head_names("refs/gatos/"))
     except RopewalkError as error:

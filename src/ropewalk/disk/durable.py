@@ -193,7 +193,7 @@ def file_errors(doing: str) -> Iterator[None]:
 
 
 def unavailable(error: OSError, doing: str) -> Unavailable:
-    """A refusal of the file system in words for the person who must clear it."""
+    """Return a refusal of the file system in words for the person who must clear it."""
     known = {
         errno.ENOSPC: ("the disk is full", "Free some space, then try again; nothing was changed."),
         errno.EDQUOT: ("the disk quota is used up", "Free some space, then try again; nothing was changed."),

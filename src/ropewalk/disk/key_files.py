@@ -119,14 +119,14 @@ def destroy(folder: Path, name: str) -> None:
 
 
 def ls(folder: Path) -> list[KeyFile]:
-    """Every key in the folder, by name."""
+    """Return every key in the folder, by name."""
     if not folder.is_dir():
         return []
     return [read(folder, path.stem) for path in sorted(folder.glob("*.json"))]
 
 
 def read(folder: Path, name: str) -> KeyFile:
-    """What may be shown of one key."""
+    """Return what may be shown of one key."""
     document = _document(folder, name)
     alg = cast(KeyAlgorithm, document["alg"])
     protection: Protection = "passphrase" if "encrypted" in document else "none"

@@ -236,7 +236,7 @@ def _fill_up(env: Any, path: Path, tables: tuple[str, ...]) -> None:
 
 
 def _open_tables(env: Any, path: Path, tables: tuple[str, ...], create: bool) -> dict[str, Any]:
-    """The tables, all made at once if they are not there and may be made."""
+    """Return the tables, all made at once if they are not there and may be made."""
     while True:
         try:
             with env.begin(write=True) as txn:
@@ -255,7 +255,7 @@ _registry = threading.Lock()
 
 
 def _forget_inherited() -> None:
-    """A forked child must not use its parent's environments; it opens its own once these are given up."""
+    """Give up the environments of the parent, which a forked child must not use; it opens its own."""
     global _registry
     _registry = threading.Lock()  # another thread of the parent may have held it
     for shared in _environments.values():

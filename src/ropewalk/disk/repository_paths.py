@@ -32,7 +32,7 @@ class RepositoryPaths:
 
 
 def absolute(path: Path) -> Path:
-    """The path from the root. Where it starts from the current directory and that was removed, this is said."""
+    """Return the path from the root. Where it starts from the current directory and that was removed, this is said."""
     try:
         return path.absolute()
     except FileNotFoundError as error:
@@ -43,7 +43,7 @@ def absolute(path: Path) -> Path:
 
 
 def find_repository(start: Path) -> RepositoryPaths:
-    """The repository at `start`, or the nearest one around it."""
+    """Return the repository at `start`, or the nearest one around it."""
     start = absolute(start)
     if not start.exists():  # a misspelt path must not open a repository around it
         raise NotFound(
@@ -95,7 +95,7 @@ def _opened(path: Path, found: Path | None) -> Path:
 
 
 def _git_dir_at(folder: Path) -> Path | None:
-    """The git directory if `folder` is a work tree or a bare repository."""
+    """Return the git directory if `folder` is a work tree or a bare repository."""
     dot_git = folder / ".git"
     if dot_git.is_file():
         text = os.fsdecode(dot_git.read_bytes())
@@ -116,7 +116,7 @@ def _is_git_dir(folder: Path) -> bool:
 
 
 def _common_dir(git_dir: Path) -> Path:
-    """A linked work tree keeps refs and objects in the main repository: that is the place."""
+    """Return a linked work tree keeps refs and objects in the main repository: that is the place."""
     pointer = git_dir / "commondir"
     if not pointer.is_file():
         return git_dir

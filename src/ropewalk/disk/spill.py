@@ -39,7 +39,7 @@ class Spill(Closing):
         return SpillTable(self, name.encode("ascii"))
 
     def environment(self) -> Any:
-        """Where rows go, made when the first ones do."""
+        """Return where rows go, made when the first ones do."""
         if self._env is None:
             try:
                 self._folder = tempfile.TemporaryDirectory(prefix="ropewalk-")
@@ -79,7 +79,7 @@ class SpillTable:
         self._reader: Any = None
 
     def get(self, key: bytes) -> int | None:
-        """The number under a key."""
+        """Return the number under a key."""
         if self._reader is not None:
             raw = self._reader.get(key, db=self._table)
             if raw is not None:

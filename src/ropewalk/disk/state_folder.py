@@ -45,7 +45,7 @@ class StateFolder:
             os.close(descriptor)
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file; `NotFound` if there is none."""
+        """Return the bytes of a file; `NotFound` if there is none."""
         path = self.folder / name
         try:
             with path.open("rb") as stream:
@@ -66,7 +66,7 @@ class StateFolder:
             self._disk.replace(self.folder / name, raw, mode=0o600)
 
     def names(self, prefix: str) -> list[str]:
-        """The files whose names begin so, sorted; not the lock, nor what a killed process left of a file."""
+        """Return the files whose names begin so, sorted; not the lock, nor what a killed process left of a file."""
         with self._telling():
             found = [path.name for path in self.folder.glob(f"{prefix}*")]
         return sorted(name for name in found if name != LOCK and not name.startswith("."))

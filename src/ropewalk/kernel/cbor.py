@@ -71,7 +71,7 @@ class Link:
         split_cid(self.cid)
 
     def text(self) -> str:
-        """The CID as people write it."""
+        """Return the CID as people write it."""
         return cid_text(self.cid)
 
     @classmethod
@@ -80,7 +80,7 @@ class Link:
 
 
 def dag_encode(value: object) -> bytes:
-    """The DAG-CBOR of a value.
+    """Return the DAG-CBOR of a value.
 
     >>> dag_encode({"topic": "a", "clock": 1.0}).hex()
     'a265636c6f636b0165746f7069636161'
@@ -96,7 +96,7 @@ def dag_encode(value: object) -> bytes:
 
 
 def dag_decode(raw: bytes) -> Dag:
-    """The value of canonical DAG-CBOR; every other spelling is refused.
+    """Return the value of canonical DAG-CBOR; every other spelling is refused.
 
     >>> dag_decode(bytes.fromhex("a265636c6f636b0165746f7069636161"))
     {'clock': 1, 'topic': 'a'}
@@ -122,7 +122,7 @@ def dag_decode(raw: bytes) -> Dag:
 
 
 def encode(value: object) -> bytes:
-    """The deterministic CBOR of a value of the JSON model, byte strings included.
+    """Return the deterministic CBOR of a value of the JSON model, byte strings included.
 
     >>> encode({"b": 1.5, "a": [1.0, None]}).hex()
     'a261618201f66162f93e00'
@@ -138,7 +138,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(raw: bytes) -> Cbor:
-    """The value of deterministic CBOR; every other spelling is refused.
+    """Return the value of deterministic CBOR; every other spelling is refused.
 
     >>> decode(bytes.fromhex("a261618201f66162f93e00"))
     {'a': [1, None], 'b': 1.5}
@@ -164,7 +164,7 @@ def decode(raw: bytes) -> Cbor:
 
 
 def _read(raw: bytes) -> object:
-    """What cbor2 makes of `raw`. It takes many spellings, but memory follows the input and depth is bounded."""
+    """Return what cbor2 makes of `raw`. It takes many spellings, but memory follows the input and depth is bounded."""
     return cbor2.loads(
         raw,
         tag_hook=_link_of_tag,
@@ -177,7 +177,7 @@ def _read(raw: bytes) -> object:
 
 
 def _fault(raw: bytes, dialect: Dialect) -> InvalidCbor:
-    """What is wrong with bytes that are not canonical, and where."""
+    """Return what is wrong with bytes that are not canonical, and where."""
     try:
         check(raw, dialect)
     except InvalidCbor as error:
@@ -194,7 +194,7 @@ def _has_integral_float(raw: bytes) -> bool:
 
 
 def _is_core(raw: bytes, value: Any) -> bool:
-    """Whether both dialects agree on `raw`, the encoding of `value`: no links, no floats, no unsafe integers."""
+    """Return whether both dialects agree on `raw`, the encoding of `value`: no links, no floats, no unsafe integers."""
     if _LINK in raw:
         return False
     if _FLOAT64 not in raw and _INT64_UNSAFE.search(raw) is None:
@@ -212,7 +212,7 @@ def _is_core(raw: bytes, value: Any) -> bool:
 
 
 def _is_tame(raw: bytes) -> bool:
-    """Whether libipld can read `raw` with little stack and memory: heads that nest or claim much are few.
+    """Return whether libipld can read `raw` with little stack and memory: heads that nest or claim much are few.
 
     Counting is sound because every head is a byte of `raw`; texts and byte strings only make the count too high.
     """
@@ -222,7 +222,7 @@ def _is_tame(raw: bytes) -> bool:
 
 
 def _is_shallow(raw: bytes, value: Any) -> bool:
-    """Whether a value, encoded as `raw`, nests within the bound; every level costs a head."""
+    """Return whether a value, encoded as `raw`, nests within the bound; every level costs a head."""
     if _count(raw, _HEADS_CONTAINER) <= DEPTH_MAX or not isinstance(value, _CONTAINERS):
         return True
     level = [value]
@@ -235,7 +235,7 @@ def _is_shallow(raw: bytes, value: Any) -> bool:
 
 
 def _count(raw: bytes, heads: bytes) -> int:
-    """How many bytes of `raw` are, or by chance look like, one of these heads."""
+    """Return how many bytes of `raw` are, or by chance look like, one of these heads."""
     return len(raw) - len(raw.translate(None, heads))
 
 

@@ -42,7 +42,7 @@ class Dialect:
 
 
 def is_safe_integer(number: float) -> bool:
-    """Whether a float is an integer that every reader holds exactly; such floats are written as integers.
+    """Return whether a float is an integer that every reader holds exactly; such floats are written as integers.
 
     >>> is_safe_integer(1.0), is_safe_integer(-0.0), is_safe_integer(1.5), is_safe_integer(2.0**53)
     (True, True, False, False)
@@ -165,7 +165,7 @@ def check(raw: bytes, dialect: Dialect) -> None:
 
 
 def _long_head(raw: bytes, at: int, info: int, refuse: Refuse) -> tuple[int, int]:
-    """The argument of a head that goes on behind its first byte, and where it ends."""
+    """Return the argument of a head that goes on behind its first byte, and where it ends."""
     if info > 27:
         raise refuse("indefinite length" if info == 31 else "reserved head")
     width = 1 << (info - 24)
@@ -197,7 +197,7 @@ def _check_float(raw: bytes, at: int, info: int, dialect: Dialect, refuse: Refus
 
 
 def _check_link(raw: bytes, at: int, refuse: Refuse) -> int:
-    """A link is a byte string that holds a zero byte and a CID; returns where it ends."""
+    """Return a link is a byte string that holds a zero byte and a CID; returns where it ends."""
     if at == len(raw):
         raise refuse(_CUT)
     if raw[at] == 0x58:  # CIDs in use have 34 or 36 bytes

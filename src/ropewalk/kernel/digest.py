@@ -120,7 +120,7 @@ def tagged(tag: Tag, *parts: bytes) -> bytes:
 
 
 def hash_from_hex(text: object) -> bytes | None:
-    """The 32 bytes of a hash in its one spelling, 64 lower-case hex digits; None for anything else.
+    """Return the 32 bytes of a hash in its one spelling, 64 lower-case hex digits; None for anything else.
 
     >>> hash_from_hex("0f" * 32) == b"\\x0f" * 32, hash_from_hex("0F" * 32), hash_from_hex(None)
     (True, None, None)
@@ -129,7 +129,7 @@ def hash_from_hex(text: object) -> bytes | None:
 
 
 def content_id(raw: bytes) -> ContentId:
-    """The name of canonical bytes, as S0 writes it.
+    """Return the name of canonical bytes, as S0 writes it.
 
     >>> content_id(b"{}")
     'blake3:6e46dd10defc9b56c29a6ec56b508c21f54c08192194e4df25bf36f0c9c3c279'
@@ -138,7 +138,7 @@ def content_id(raw: bytes) -> ContentId:
 
 
 def parse_content_id(text: str) -> bytes:
-    """The 32 bytes of a content id; upper case, other algorithms and other lengths are refused.
+    """Return the 32 bytes of a content id; upper case, other algorithms and other lengths are refused.
 
     >>> parse_content_id("blake3:" + "0f" * 32) == b"\\x0f" * 32
     True
@@ -170,7 +170,7 @@ def cid(codec: int, raw: bytes) -> bytes:
 
 
 def split_cid(raw: bytes) -> Cid:
-    """The parts of a binary CID, version 0 or 1; anything malformed or padded is refused.
+    """Return the parts of a binary CID, version 0 or 1; anything malformed or padded is refused.
 
     Which codecs and hashes are good enough is for who follows the link to say: payloads link to foreign things.
 
@@ -198,7 +198,7 @@ def split_cid(raw: bytes) -> Cid:
 
 
 def cid_text(raw: bytes) -> str:
-    """A binary CID as text: base32 with the prefix `b`; a version 0 CID keeps its bare base58.
+    """Return a binary CID as text: base32 with the prefix `b`; a version 0 CID keeps its bare base58.
 
     >>> cid_text(cid(RAW, b"rope"))[:8]
     'bafkreih'
@@ -207,7 +207,7 @@ def cid_text(raw: bytes) -> str:
 
 
 def parse_cid(text: str) -> bytes:
-    """The binary form of a CID text, if `cid_text` would write it the same way.
+    """Return the binary form of a CID text, if `cid_text` would write it the same way.
 
     >>> parse_cid(cid_text(cid(RAW, b"rope"))) == cid(RAW, b"rope")
     True

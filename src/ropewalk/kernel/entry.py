@@ -44,7 +44,7 @@ class Joinable(Protocol):
     def __bool__(self) -> bool: ...
 
     def joined(self, upper: Self) -> Self:
-        """The run of this span and the one above it; neither is empty."""
+        """Return the run of this span and the one above it; neither is empty."""
 
 
 S = TypeVar("S", bound=Joinable)
@@ -100,7 +100,7 @@ def join(lower: S, upper: S) -> S:
 
 
 def check_entry(entry: Entry, derive_id: DeriveId) -> Span:
-    """The span of one entry: its id is the one its parents and body give, and it fits in a line.
+    """Return the span of one entry: its id is the one its parents and body give, and it fits in a line.
 
     >>> from ropewalk.kernel.digest import sha256
     >>> def derive(parents, body):
@@ -130,7 +130,7 @@ def check_entry(entry: Entry, derive_id: DeriveId) -> Span:
 
 
 def check_span(entries: Iterable[Entry], derive_id: DeriveId) -> Span:
-    """A run of entries, oldest first, checked one by one and joined; holds one entry at a time.
+    """Return a run of entries, oldest first, checked one by one and joined; holds one entry at a time.
 
     The result proves the run hangs together. That it is the *right* run is for the caller to see: compare `above`
     with a head you trust, and `below` with `()` if it should reach the beginning.

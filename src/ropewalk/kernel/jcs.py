@@ -46,7 +46,7 @@ _has_long_digits = re.compile(rb"[0-9]{21}").search
 
 
 def encode(value: object) -> bytes:
-    """The canonical bytes of a value.
+    """Return the canonical bytes of a value.
 
     A tuple is written as an array; subclasses of str, int, float, list and dict as what they extend. Anything else,
     also a plain Enum, a UUID or a datetime, is refused: how to write it is the caller's decision.
@@ -61,7 +61,7 @@ def encode(value: object) -> bytes:
 
 
 def encode_foreign(value: object) -> bytes:
-    """The canonical bytes of a value whose numbers are doubles, as ECMAScript prints them.
+    """Return the canonical bytes of a value whose numbers are doubles, as ECMAScript prints them.
 
     >>> encode_foreign([2**53 + 1, 1e20])
     b'[9007199254740992,100000000000000000000]'
@@ -123,7 +123,7 @@ def parse_canonical(raw: bytes, *, bytes_max: int | None = None, items_max: int 
 
 
 def canonicalise(raw: bytes) -> bytes:
-    """The canonical bytes of strict JSON text; the same as `encode(parse(raw))`.
+    """Return the canonical bytes of strict JSON text; the same as `encode(parse(raw))`.
 
     >>> canonicalise(b'{"b": 1.50, "a": "\\\\u00e9"}').decode()
     '{"a":"é","b":1.5}'
@@ -316,7 +316,7 @@ def _double_strict(number: float) -> object:
 
 
 def _is_exact(number: int) -> bool:
-    """Whether an integer beyond ±(2^53−1) may be written as the double it equals."""
+    """Return whether an integer beyond ±(2^53−1) may be written as the double it equals."""
     try:
         double = float(number)
     except OverflowError:
@@ -332,7 +332,7 @@ def _foreign(number: int | float) -> object:
 
 
 def _double(number: float) -> object:
-    """A double in a form that orjson cannot but write canonically."""
+    """Return a double in a form that orjson cannot but write canonically."""
     size = abs(number)
     if size <= INTEGER_MAX:
         if number.is_integer():
@@ -392,7 +392,7 @@ def _reduced_foreign(value: Json, _canonical: bytes) -> Json:
 
 
 def _one_number(number: int | float) -> int | float:
-    """One Python number for one double: int within ±(2^53−1), else float."""
+    """Return one Python number for one double: int within ±(2^53−1), else float."""
     double = float(number)
     return int(double) if double.is_integer() and abs(double) <= INTEGER_MAX else double
 
@@ -402,7 +402,7 @@ _FOREIGN: Final = _Numbers(_allows_foreign, _foreign, _reduced_foreign)
 
 
 def _read(raw: bytes, numbers: _Numbers) -> tuple[Json, bytes]:
-    """The value of a text, and its canonical bytes."""
+    """Return the value of a text, and its canonical bytes."""
     try:
         value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -33,7 +33,7 @@ _word = re.compile(rb"true|false|null").match
 
 
 def first_fault(raw: bytes, allows: Callable[[bytes, float], bool]) -> InvalidJson | None:
-    """The first reason to refuse the text, or None; `allows` judges each finite number by digits and value.
+    """Return the first reason to refuse the text, or None; `allows` judges each finite number by digits and value.
 
     >>> first_fault(b'{"a": [1, 2}', lambda digits, number: True)
     InvalidJson('unexpected "}", expected "," or "]" at byte 11')
@@ -69,7 +69,7 @@ def check_size(raw: bytes, bytes_max: int, items_max: int = ITEMS_MAX) -> None:
 
 
 def shown(value: object) -> str:
-    """What was found, in a form that is safe to print, at most a line.
+    """Return what was found, in a form that is safe to print, at most a line.
 
     >>> shown("tab\\t"), shown(10**50)
     ('"tab\\\\t"', 'an integer of 167 bits')
@@ -137,7 +137,7 @@ def _closer(keys: set[str] | None) -> bytes:
 
 
 def _value_start(raw: bytes, at: int, keys: set[str] | None) -> int:
-    """Where the value of the next element or member starts; in an object this is past its key."""
+    """Return where the value of the next element or member starts; in an object this is past its key."""
     if keys is None:
         return at
     if raw[at : at + 1] != b'"':

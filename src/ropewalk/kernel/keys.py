@@ -65,7 +65,7 @@ class PublicKey:
         SCHEMES[self.alg].verify(self.raw, message, signature)
 
     def to_multicodec(self) -> bytes:
-        """The key after the varint that names its algorithm, as gossip v0.6 stores it.
+        """Return the key after the varint that names its algorithm, as gossip v0.6 stores it.
 
         >>> SigningKey.generate("ed25519", bytes(32)).public.to_multicodec()[:2].hex()
         'ed01'
@@ -74,7 +74,7 @@ class PublicKey:
 
     @classmethod
     def from_multicodec(cls, raw: bytes) -> PublicKey:
-        """The key that `to_multicodec` wrote.
+        """Return the key that `to_multicodec` wrote.
 
         >>> key = SigningKey.generate("p256", bytes(range(32))).public
         >>> PublicKey.from_multicodec(key.to_multicodec()) == key
@@ -91,7 +91,7 @@ class PublicKey:
         return cls(_BY_CODEC[codec], raw[end:])
 
     def did(self) -> str:
-        """The key as did:key.
+        """Return the key as did:key.
 
         >>> SigningKey.generate("ed25519", bytes(32)).public.did()
         'did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp'
@@ -100,7 +100,7 @@ class PublicKey:
 
     @classmethod
     def from_did(cls, text: str) -> PublicKey:
-        """The key that a did:key names; anything `did` would not write is refused.
+        """Return the key that a did:key names; anything `did` would not write is refused.
 
         >>> PublicKey.from_did("did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp").raw.hex()[:8]
         '3b6a27bc'
@@ -114,7 +114,7 @@ class PublicKey:
         return cls.from_multicodec(raw)
 
     def to_json(self) -> dict[str, str]:
-        """The key as the JSON of envelopes, block records and trust files.
+        """Return the key as the JSON of envelopes, block records and trust files.
 
         >>> sorted(SigningKey.generate("ed25519", bytes(32)).public.to_json())
         ['identity_type', 'public_key']
@@ -123,7 +123,7 @@ class PublicKey:
 
     @classmethod
     def from_json(cls, value: object) -> PublicKey:
-        """The key of such an object; its bytes may be lower-case hex or padded base64.
+        """Return the key of such an object; its bytes may be lower-case hex or padded base64.
 
         >>> key = SigningKey.generate("secp256k1", bytes(range(32))).public
         >>> PublicKey.from_json(key.to_json()) == key
@@ -134,7 +134,7 @@ class PublicKey:
 
     @classmethod
     def from_text(cls, alg: str, text: str) -> PublicKey:
-        """The key written as lower-case hex or padded base64; its length decides which.
+        """Return the key written as lower-case hex or padded base64; its length decides which.
 
         >>> PublicKey.from_text("ed25519", "O2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=").raw.hex()[:8]
         '3b6a27bc'
@@ -170,7 +170,7 @@ class Signature:
             raise _wrong_length(self.alg, self.raw)
 
     def to_json(self) -> dict[str, str]:
-        """The signature as JSON, base64 padded.
+        """Return the signature as JSON, base64 padded.
 
         >>> Signature("p256", bytes(64)).to_json()["sig"][-4:]
         'AA=='
@@ -179,7 +179,7 @@ class Signature:
 
     @classmethod
     def from_json(cls, value: object) -> Signature:
-        """The signature of such an object; base64 that is not canonical is refused, it would change the id.
+        """Return the signature of such an object; base64 that is not canonical is refused, it would change the id.
 
         >>> Signature.from_json(Signature("p256", bytes(64)).to_json()) == Signature("p256", bytes(64))
         True
@@ -219,7 +219,7 @@ class SigningKey:
 
     @classmethod
     def generate(cls, alg: Algorithm, entropy: bytes) -> SigningKey:
-        """The key that 32 bytes of entropy give; the same entropy gives the same key.
+        """Return the key that 32 bytes of entropy give; the same entropy gives the same key.
 
         >>> SigningKey.generate("p256", b"e" * 32) == SigningKey.generate("p256", b"e" * 32)
         True
@@ -243,7 +243,7 @@ class SigningKey:
 
 
 def identity_digest(identity_type: str, raw: bytes) -> bytes:
-    """The digest of a key together with its type, as block headers name who sealed them.
+    """Return the digest of a key together with its type, as block headers name who sealed them.
 
     >>> identity_digest("ed25519", bytes(32)).hex()[:8]
     '34d67500'
@@ -254,7 +254,7 @@ def identity_digest(identity_type: str, raw: bytes) -> bytes:
 
 
 def sign_digest(key: SigningKey, digest: bytes) -> bytes:
-    """A secp256k1 signature over a ready 32-byte digest, as gossip v0.6 makes it.
+    """Return a secp256k1 signature over a ready 32-byte digest, as gossip v0.6 makes it.
 
     >>> key = SigningKey.generate("secp256k1", b"e" * 32)
     >>> verify_digest(key.public, b"d" * 32, sign_digest(key, b"d" * 32))

@@ -28,7 +28,7 @@ from ropewalk.kernel.proofs import verify_range as verify_range
 
 
 def root(leaves: Iterable[bytes], hasher: Hasher = LEDGER) -> bytes:
-    """The root over leaf hashes.
+    """Return the root over leaf hashes.
 
     >>> root([LEDGER.leaf(bytes([i])) for i in range(3)]).hex()[:8]
     'ea0e47a3'
@@ -43,7 +43,7 @@ def root(leaves: Iterable[bytes], hasher: Hasher = LEDGER) -> bytes:
 
 
 def root_seed(leaves: Iterable[bytes], hasher: Hasher = LEDGER) -> bytes:
-    """The root as the first ledger code made it: an odd node is paired with itself. Only for reading such logs.
+    """Return the root as the first ledger code made it: an odd node is paired with itself. Only for reading such logs.
 
     Weaker, because two lists share a root: a holder of `[a, b, c]` can show `[a, b, c, c]` under the same signature
     (the class of CVE-2012-2459). Nothing of ours makes or accepts this form by itself.
@@ -103,7 +103,7 @@ class Frontier:
         self._size += 1
 
     def root(self) -> bytes:
-        """The root over everything appended so far.
+        """Return the root over everything appended so far.
 
         >>> Frontier().root() == LEDGER.empty
         True
@@ -125,7 +125,7 @@ class Frontier:
 
     @classmethod
     def from_bytes(cls, raw: bytes, hasher: Hasher = LEDGER) -> Frontier:
-        """The frontier `to_bytes` wrote. Its hashes are believed: compare `root()` with a head you trust.
+        """Return the frontier `to_bytes` wrote. Its hashes are believed: compare `root()` with a head you trust.
 
         >>> Frontier.from_bytes(bytes(8)).size
         0
@@ -159,10 +159,10 @@ class Nodes(ABC):
 
     @abstractmethod
     def node(self, height: int, place: int) -> bytes:
-        """The root of the leaves from `place` × 2^height on, 2^height of them."""
+        """Return the root of the leaves from `place` × 2^height on, 2^height of them."""
 
     def root(self, size: int | None = None) -> bytes:
-        """The root now, or when the tree had `size` leaves.
+        """Return the root now, or when the tree had `size` leaves.
 
         >>> MerkleTree([LEDGER.leaf(b"a")]).root(0) == LEDGER.empty
         True
@@ -171,7 +171,7 @@ class Nodes(ABC):
         return self._edge(size.bit_length(), size) if size else self.hasher.empty
 
     def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
-        """The path that proves the leaf at `index` under the root of `size` leaves, bottom up.
+        """Return the path that proves the leaf at `index` under the root of `size` leaves, bottom up.
 
         >>> MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")]).inclusion(0) == (LEDGER.leaf(b"b"),)
         True
@@ -182,7 +182,7 @@ class Nodes(ABC):
         return tuple(self._path(0, index, size))
 
     def consistency(self, old: int, new: int | None = None) -> tuple[bytes, ...]:
-        """The path that proves the tree of `new` leaves extends the tree of `old`.
+        """Return the path that proves the tree of `new` leaves extends the tree of `old`.
 
         >>> tree = MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
         >>> tree.consistency(1) == (LEDGER.leaf(b"b"),)
@@ -200,7 +200,7 @@ class Nodes(ABC):
         return (*seed, *self._path(height, place, new))
 
     def range(self, start: int, end: int, size: int | None = None) -> RangeProof:
-        """What proves the leaves from `start` up to, not with, `end` under the root of `size` leaves.
+        """Return what proves the leaves from `start` up to, not with, `end` under the root of `size` leaves.
 
         >>> tree = MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
         >>> tree.range(0, 2)
@@ -309,7 +309,7 @@ class MerkleTree(Nodes):
             above += self.hasher.level(fresh)
 
     def leaf(self, index: int) -> bytes:
-        """The leaf hash at an index.
+        """Return the leaf hash at an index.
 
         >>> MerkleTree([LEDGER.leaf(b"a")]).leaf(0) == LEDGER.leaf(b"a")
         True
@@ -331,7 +331,7 @@ class MerkleTree(Nodes):
         return bytes(level[start * HASH_BYTES : end * HASH_BYTES])
 
     def node(self, height: int, place: int) -> bytes:
-        """One complete node.
+        """Return one complete node.
 
         >>> MerkleTree([LEDGER.leaf(b"a")]).node(0, 0) == LEDGER.leaf(b"a")
         True
@@ -341,7 +341,7 @@ class MerkleTree(Nodes):
 
 
 def inclusion_proof(leaves: Iterable[bytes], index: int, hasher: Hasher = LEDGER) -> tuple[bytes, ...]:
-    """One path over a list of leaf hashes. For many proofs keep a `MerkleTree`.
+    """Return one path over a list of leaf hashes. For many proofs keep a `MerkleTree`.
 
     >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
     >>> verify_inclusion(leaves[4], 4, 5, inclusion_proof(leaves, 4), root(leaves))
@@ -350,7 +350,7 @@ def inclusion_proof(leaves: Iterable[bytes], index: int, hasher: Hasher = LEDGER
 
 
 def consistency_proof(leaves: Iterable[bytes], old: int, hasher: Hasher = LEDGER) -> tuple[bytes, ...]:
-    """What proves that all leaves extend the first `old` of them.
+    """Return what proves that all leaves extend the first `old` of them.
 
     >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
     >>> verify_consistency(3, 5, consistency_proof(leaves, 3), root(leaves[:3]), root(leaves))
@@ -359,7 +359,7 @@ def consistency_proof(leaves: Iterable[bytes], old: int, hasher: Hasher = LEDGER
 
 
 def range_proof(leaves: Iterable[bytes], start: int, end: int, hasher: Hasher = LEDGER) -> RangeProof:
-    """What proves `leaves[start:end]` under the root of all leaves.
+    """Return what proves `leaves[start:end]` under the root of all leaves.
 
     >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
     >>> verify_range(leaves[1:4], 1, 5, range_proof(leaves, 1, 4), root(leaves))

@@ -25,7 +25,7 @@ def _refused(detail: str, *, reason: str) -> InvalidDigest:
 
 
 def varint_encode(value: int) -> bytes:
-    """An unsigned varint: seven bits a byte, least significant first.
+    """Return an unsigned varint: seven bits a byte, least significant first.
 
     >>> varint_encode(0xED).hex()
     'ed01'
@@ -43,7 +43,7 @@ def varint_encode(value: int) -> bytes:
 
 
 def varint_decode(raw: bytes, start: int = 0) -> tuple[int, int]:
-    """The varint that begins at `start`, and where it ends; a longer spelling than needed is refused.
+    """Return the varint that begins at `start`, and where it ends; a longer spelling than needed is refused.
 
     >>> varint_decode(bytes.fromhex("8024"))
     (4608, 2)
@@ -74,7 +74,7 @@ def base58_encode(raw: bytes) -> str:
 
 
 def base58_decode(text: str) -> bytes:
-    """The bytes that `base58_encode` wrote as `text`.
+    """Return the bytes that `base58_encode` wrote as `text`.
 
     >>> base58_decode("StV1DL6CwTryKyV")
     b'hello world'
@@ -103,7 +103,7 @@ def base32_encode(raw: bytes) -> str:
 
 
 def base32_decode(text: str) -> bytes:
-    """The bytes that `base32_encode` wrote as `text`; upper case, padding and stray bits are refused.
+    """Return the bytes that `base32_encode` wrote as `text`; upper case, padding and stray bits are refused.
 
     >>> base32_decode("ojxxazi")
     b'rope'
@@ -127,7 +127,7 @@ def base64_encode(raw: bytes) -> str:
 
 
 def base64_decode(text: str) -> bytes:
-    """The bytes that `base64_encode` wrote as `text`; missing padding, spaces and stray bits are refused.
+    """Return the bytes that `base64_encode` wrote as `text`; missing padding, spaces and stray bits are refused.
 
     >>> base64_decode("cm9wZQ==")
     b'rope'

@@ -41,7 +41,7 @@ class Hasher:
     empty: bytes
 
     def leaf(self, data: bytes) -> bytes:
-        """The leaf hash of some data.
+        """Return the leaf hash of some data.
 
         >>> LEDGER.leaf(b"\\0").hex()[:8]
         '746a0f0f'
@@ -50,7 +50,7 @@ class Hasher:
         return digest
 
     def node(self, left: bytes, right: bytes) -> bytes:
-        """The hash of an inner node.
+        """Return the hash of an inner node.
 
         >>> LEDGER.node(LEDGER.leaf(b"\\0"), LEDGER.leaf(b"\\1")).hex()[:8]
         '55721cd8'

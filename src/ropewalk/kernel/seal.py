@@ -40,7 +40,7 @@ class SealingKey:
 
     @classmethod
     def generate(cls, entropy: bytes) -> SealingKey:
-        """The key that 32 bytes of entropy are.
+        """Return the key that 32 bytes of entropy are.
 
         >>> SealingKey.generate(bytes(32)) == SealingKey(bytes(32))
         True
@@ -58,7 +58,7 @@ class SealingKey:
         return seal(plaintext, aad, nonce, self.secret)
 
     def open(self, nonce: bytes, sealed: bytes, aad: bytes) -> bytes:
-        """The plaintext, if key, nonce, sealed bytes and `aad` are the ones of the sealing.
+        """Return the plaintext, if key, nonce, sealed bytes and `aad` are the ones of the sealing.
 
         >>> SealingKey(bytes(32)).open(bytes(24), b"not sealed by this key", b"")
         Traceback (most recent call last):

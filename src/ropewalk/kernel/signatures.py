@@ -241,7 +241,7 @@ def _secp256k1_open(secret: bytes) -> tuple[bytes, _Sign]:
 
 
 def sign_digest(secret: bytes, digest: bytes) -> bytes:
-    """A secp256k1 signature over a ready 32-byte digest, as gossip v0.6 makes it.
+    """Return a secp256k1 signature over a ready 32-byte digest, as gossip v0.6 makes it.
 
     >>> verify_digest(SCHEMES["secp256k1"].open(b"k" * 32)[0], b"d" * 32, sign_digest(b"k" * 32, b"d" * 32))
     """

@@ -6,7 +6,7 @@ import json
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """The text with escapes for what is no plain character; cut, where there is a limit, to so many.
+    """Return the text with escapes for what is no plain character; cut, where there is a limit, to so many.
 
     >>> print(printable("red\\x1b[31m"), printable("a long story", 7))
     red\\x1b[31m a long…
@@ -18,7 +18,7 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def printable_json(text: str) -> str:
-    """A line of JSON with JSON's own escapes for the same characters: it still means what it meant.
+    """Return a line of JSON with JSON's own escapes for the same characters: it still means what it meant.
 
     >>> print(printable_json('{"a":"\x9b31m"}'))
     {"a":"\\u009b31m"}

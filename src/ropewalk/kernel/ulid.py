@@ -32,7 +32,7 @@ _TO_BASE32HEX = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")  # 
 
 
 def is_ulid(text: object) -> TypeGuard[Ulid]:
-    """Whether this is a ULID in its strict spelling.
+    """Return whether this is a ULID in its strict spelling.
 
     >>> is_ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), is_ulid("01hf4y9q1sm8q7k9dk2r4v5cxd"), is_ulid(7)
     (True, False, False)
@@ -41,7 +41,7 @@ def is_ulid(text: object) -> TypeGuard[Ulid]:
 
 
 def parse(text: str) -> Ulid:
-    """The text as a ULID, if it is one: no lower case, no I, L, O or U, no more than 128 bits.
+    """Return the text as a ULID, if it is one: no lower case, no I, L, O or U, no more than 128 bits.
 
     >>> parse("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")
     '01HF4Y9Q1SM8Q7K9DK2R4V5CXD'
@@ -52,7 +52,7 @@ def parse(text: str) -> Ulid:
 
 
 def make(time_ms: int, randomness: int | bytes) -> Ulid:
-    """The ULID of a moment and 80 bits of chance.
+    """Return the ULID of a moment and 80 bits of chance.
 
     >>> make(1469922850259, bytes(10))
     '01ARZ3NDEK0000000000000000'
@@ -61,7 +61,7 @@ def make(time_ms: int, randomness: int | bytes) -> Ulid:
 
 
 def time_ms(ulid: Ulid) -> int:
-    """The milliseconds since 1970 that a ULID carries.
+    """Return the milliseconds since 1970 that a ULID carries.
 
     >>> time_ms(parse("01ARZ3NDEK0000000000000000"))
     1469922850259
@@ -70,7 +70,7 @@ def time_ms(ulid: Ulid) -> int:
 
 
 def randomness(ulid: Ulid) -> int:
-    """The 80 bits of chance that a ULID carries.
+    """Return the 80 bits of chance that a ULID carries.
 
     >>> randomness(parse("01ARZ3NDEK0000000000000010"))
     32
@@ -79,7 +79,7 @@ def randomness(ulid: Ulid) -> int:
 
 
 def to_bytes(ulid: Ulid) -> bytes:
-    """The 16 bytes of a ULID, big endian: they sort as the text does.
+    """Return the 16 bytes of a ULID, big endian: they sort as the text does.
 
     >>> to_bytes(parse("01ARZ3NDEK0000000000000010")).hex()
     '01563e3ab5d300000000000000000020'
@@ -104,7 +104,7 @@ def all_to_bytes(ulids: Iterable[Ulid]) -> list[bytes]:
 
 
 def from_bytes(raw: bytes) -> Ulid:
-    """The ULID of 16 bytes.
+    """Return the ULID of 16 bytes.
 
     >>> from_bytes(bytes.fromhex("01563e3ab5d300000000000000000020"))
     '01ARZ3NDEK0000000000000010'
@@ -115,7 +115,7 @@ def from_bytes(raw: bytes) -> Ulid:
 
 
 def next_ulid(last: Ulid | None, now_ms: int, entropy: bytes) -> Ulid:
-    """A ULID above `last`: at `now_ms` if the clock has moved on, else one higher in the last millisecond.
+    """Return a ULID above `last`: at `now_ms` if the clock has moved on, else one higher in the last millisecond.
 
     A clock that stops or runs backwards never lowers a ULID. When the last millisecond has no higher
     ULID left, that is `OutOfOrder` (S0: TemporalOrder).

@@ -63,12 +63,12 @@ class Column(NamedTuple):
 
 
 def column_of_bytes(values: Sequence[bytes]) -> Column:
-    """A column of values of any length."""
+    """Return a column of values of any length."""
     return Column(b"".join(values), array("Q", accumulate(map(len, values))))
 
 
 def column_of_texts(values: Sequence[str], width: int) -> Column:
-    """A column of texts that all have one width."""
+    """Return a column of texts that all have one width."""
     return Column("".join(values).encode("ascii"), array("Q", range(width, width * len(values) + 1, width)))
 
 

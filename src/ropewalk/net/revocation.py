@@ -18,7 +18,7 @@ _MARK = b"-----BEGIN X509 CRL-----"
 
 
 def now_utc() -> datetime:
-    """The time."""
+    """Return the time."""
     return datetime.now(UTC)
 
 

@@ -45,7 +45,7 @@ def certificate_of(tls: ssl.SSLObject) -> Certificate | None:
 
 
 def certificate_from(raw: bytes) -> Certificate:
-    """What a certificate names, from its DER."""
+    """Return what a certificate names, from its DER."""
     found = x509.load_der_x509_certificate(raw)
     names = ((each.oid._name, str(each.value)) for each in found.subject)
     parts = [f"{SHORT.get(name, name)}={value}" for name, value in names]

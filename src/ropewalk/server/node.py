@@ -215,7 +215,7 @@ class ServerNode:
         return outcomes
 
     def door(self, channel: str) -> WriterLease:
-        """The one writer of a channel in this process."""
+        """Return the one writer of a channel in this process."""
         if channel not in self._doors:
             self._doors[channel] = WriterLease(self.place.home, channel, self.channel_keys)
         return self._doors[channel]

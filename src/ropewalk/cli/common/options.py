@@ -14,22 +14,22 @@ F = TypeVar("F", bound=Callable[..., Any] | click.Command)
 
 
 def option(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
-    """An option that takes a value."""
+    """Return an option that takes a value."""
     return click.option(*names.split(), metavar=metavar, help=help_line, **more)
 
 
 def required(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
-    """An option that must be given."""
+    """Return an option that must be given."""
     return option(names, metavar, help_line, required=True, **more)
 
 
 def repeated(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
-    """An option that may be given several times."""
+    """Return an option that may be given several times."""
     return option(names, metavar, help_line, multiple=True, **more)
 
 
 def flag(names: str, help_line: str) -> Callable[[F], F]:
-    """An option without a value."""
+    """Return an option without a value."""
     return click.option(*names.split(), is_flag=True, help=help_line)
 
 

@@ -64,7 +64,7 @@ def note_refs(root: str) -> tuple[str, str]:
 
 
 def slug(env: str) -> str:
-    """A namespace for an environment whose name is none.
+    """Return a namespace for an environment whose name is none.
 
     >>> slug("QA"), slug("eu/Prod"), slug("2024"), slug("prod")
     ('qa', 'eu-prod', 'env-2024', 'prod')
@@ -88,7 +88,7 @@ def parse_entry(oid: Oid, raw: bytes) -> CompatEntry:
 
 
 def native_trailer(found: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
-    """A journal's trailer as S0's schema has it: nulls, `ts`, nested `repo_head` and foreign keys stay behind.
+    """Return a journal's trailer as S0's schema has it: nulls, `ts`, nested `repo_head` and foreign keys stay behind.
 
     None if its status is outside S0's list. What had to be left out beyond that is said.
 
@@ -128,7 +128,7 @@ def native_trailer(found: Mapping[str, Any]) -> tuple[dict[str, Any] | None, lis
 
 
 def _not_canonical(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The fields S0 has no canonical bytes for, each with the reason: numbers that would lose digits."""
+    """Return the fields S0 has no canonical bytes for, each with the reason: numbers that would lose digits."""
     try:
         jcs.encode(dict(fields))
         return []

@@ -321,7 +321,7 @@ class GitRefs:
         self._disk.append(path, line.encode())
 
     def _refuse_directory_conflict(self, name: str, path: Path) -> None:
-        """A ref cannot be both a file and a folder of refs, loose or packed."""
+        """Refuse a ref that would be both a file and a folder of refs, loose or packed."""
         packed = self._read_packed()
         parts = name.split("/")
         for depth in range(2, len(parts)):
@@ -399,7 +399,7 @@ class GitRefs:
 
 
 def _check_ref_name(name: str) -> None:
-    """The last guard before a name becomes a path; the grammar of topics is the engine's business."""
+    """Refuse names that are no paths of refs; the grammar of topics is the engine's business."""
     parts = name.split("/")
     bad = any(
         part in ("", ".", "..") or part.startswith(".") or part.endswith((".lock", ".")) or ".." in part

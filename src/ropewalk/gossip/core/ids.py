@@ -83,7 +83,7 @@ class ClockCode:
         return self.split(key)[0]
 
     def order(self, key: bytes) -> bytes:
-        """Bytes that sort keys by clock, then by hash, in either profile.
+        """Return bytes that sort keys by clock, then by hash, in either profile.
 
         >>> late, early = (CLOCKS["v0.6"].encode(n) + bytes(18) for n in (16384, 256))
         >>> late < early, CLOCKS["v0.6"].order(late) < CLOCKS["v0.6"].order(early)

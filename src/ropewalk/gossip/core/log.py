@@ -273,7 +273,7 @@ class GossipLog(Generic[Payload, Result]):
         return self._transact(body, peer)
 
     def insert_grounded(self, messages: Sequence[SignedMessage]) -> list[Inserted]:
-        """As `insert_checked`, for a source that promises parents first: what lacks them is left out."""
+        """Insert as `insert_checked`, for a source that promises parents first: what lacks them is left out."""
         return self._transact(lambda batch: [batch.insert_or_orphan(signed) for signed in messages])
 
     def decode(self, raw: bytes) -> SignedMessage:

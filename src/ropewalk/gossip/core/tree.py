@@ -83,7 +83,7 @@ def root_of(view: View) -> Node:
 
 
 def node_of(view: View, level: int, key: bytes) -> Node | None:
-    """One node, or None."""
+    """Return one node, or None."""
     return reader(view).get_node(level, key)
 
 

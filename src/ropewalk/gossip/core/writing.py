@@ -106,7 +106,7 @@ class Batch:
         return Inserted(signed.id, "stored", self.store(signed).result)
 
     def insert_or_refuse(self, signed: SignedMessage) -> Inserted:
-        """As `insert`, but a refusal is an outcome: the other messages of the batch go on."""
+        """Insert, but take a refusal as an outcome: the other messages of the batch go on."""
         outcome = self.insert_or_orphan(signed)
         if outcome.status != "orphaned":
             return outcome
@@ -119,7 +119,7 @@ class Batch:
             return Inserted(signed.id, "refused", error=error)
 
     def insert_or_orphan(self, signed: SignedMessage) -> Inserted:
-        """As `insert_or_refuse`, but a message without its parents does not wait: it is left out."""
+        """Insert as `insert_or_refuse`, but leave a message without its parents out: it does not wait."""
         outcome = self._unless_ready(signed)
         if outcome is not None:
             return outcome

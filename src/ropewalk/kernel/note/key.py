@@ -61,7 +61,7 @@ class Verifier:
         return sha256(self.name.encode() + b"\n" + bytes([self.type]) + self.key.raw)[:KEY_ID_BYTES]
 
     def to_text(self) -> str:
-        """The key in one line, to hand around.
+        """Return the key in one line, to hand around.
 
         >>> Verifier("example", SigningKey.generate("ed25519", bytes(32)).public).to_text()
         'example+d548005b+ATtqJ7zOtqQtYqOo0CpvDXNlMhV3HeJDpjrASKGLWdop'
@@ -70,7 +70,7 @@ class Verifier:
 
     @classmethod
     def from_text(cls, text: str) -> Verifier:
-        """The key `to_text` wrote; a key id that does not belong to name and key is refused.
+        """Return the key `to_text` wrote; a key id that does not belong to name and key is refused.
 
         >>> Verifier.from_text("example+00000000+ATtqJ7zOtqQtYqOo0CpvDXNlMhV3HeJDpjrASKGLWdop")
         Traceback (most recent call last):
@@ -124,7 +124,7 @@ class Signer:
         return Verifier(self.name, self.key.public, self.type)
 
     def sign(self, text: str) -> bytes:
-        """A plain signature over the text of a note.
+        """Return a plain signature over the text of a note.
 
         >>> len(Signer("example", SigningKey.generate("ed25519", bytes(32))).sign("hello\\n"))
         64
@@ -136,7 +136,7 @@ class Signer:
         return self.key.sign(text.encode())
 
     def cosign(self, text: str, time_s: int) -> bytes:
-        """A cosignature: the time in eight bytes, then the signature over time and text.
+        """Return a cosignature: the time in eight bytes, then the signature over time and text.
 
         >>> witness = Signer("example", SigningKey.generate("ed25519", bytes(32)), SignatureType.COSIGNATURE)
         >>> witness.verifier.verify("head\\n", witness.cosign("head\\n", 1700000000))
@@ -149,7 +149,7 @@ class Signer:
         return time_s.to_bytes(_TIME_BYTES, "big") + self.key.sign(_cosigned(text, time_s))
 
     def to_secret_text(self) -> str:
-        """The secret in one line, as Go's note tools keep it.
+        """Return the secret in one line, as Go's note tools keep it.
 
         >>> Signer("example", SigningKey.generate("ed25519", bytes(32))).to_secret_text()[:29]
         'PRIVATE+KEY+example+d548005b+'
@@ -159,7 +159,7 @@ class Signer:
 
     @classmethod
     def from_secret_text(cls, text: str) -> Signer:
-        """The signer `to_secret_text` wrote.
+        """Return the signer `to_secret_text` wrote.
 
         >>> signer = Signer("example", SigningKey.generate("ed25519", bytes(32)))
         >>> Signer.from_secret_text(signer.to_secret_text()) == signer
@@ -174,7 +174,7 @@ class Signer:
 
 
 def is_key_name(name: str) -> bool:
-    """Whether a key may be called so: something, without spaces, plus signs or control characters.
+    """Return whether a key may be called so: something, without spaces, plus signs or control characters.
 
     >>> is_key_name("example.com/log"), is_key_name("two words"), is_key_name("a+b")
     (True, False, False)

@@ -56,7 +56,7 @@ class Note:
     unverified: tuple[NoteSignature, ...]
 
     def signed_by(self, verifier: Verifier) -> NoteSignature | None:
-        """The verified signature of this key, if it signed.
+        """Return the verified signature of this key, if it signed.
 
         >>> from ropewalk.kernel.keys import SigningKey
         >>> signer = Signer("example", SigningKey.generate("ed25519", bytes(32)))
@@ -69,7 +69,7 @@ class Note:
 
 
 def sign_note(text: str, *signers: Signer) -> bytes:
-    """The text with one signature line for each signer.
+    """Return the text with one signature line for each signer.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> signer = Signer("example", SigningKey.generate("ed25519", bytes(32)))
@@ -85,7 +85,7 @@ def sign_note(text: str, *signers: Signer) -> bytes:
 
 
 def open_note(raw: bytes, verifiers: Iterable[Verifier]) -> Note:
-    """The note, if a known key signed it and no known key's signature is bad.
+    """Return the note, if a known key signed it and no known key's signature is bad.
 
     Every line of a known key is verified, also a second one; the first of each key is kept, so that no caller counts
     twice. Without a verified signature the text must not be read, so there is no way to get it from here.
@@ -138,7 +138,7 @@ class SignedHead:
         _check_text(self.to_text())
 
     def to_text(self) -> str:
-        """The text of the note.
+        """Return the text of the note.
 
         >>> SignedHead("example.com/log", 7, bytes(32), ("more",)).to_text().splitlines()[3]
         'more'
@@ -147,7 +147,7 @@ class SignedHead:
 
     @classmethod
     def from_text(cls, text: str) -> SignedHead:
-        """The head `to_text` wrote: no leading zeros, one spelling of the root, no empty lines.
+        """Return the head `to_text` wrote: no leading zeros, one spelling of the root, no empty lines.
 
         >>> SignedHead.from_text("example.com/log\\n07\\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\\n")
         Traceback (most recent call last):
@@ -166,7 +166,7 @@ class SignedHead:
 
 
 def sign_head(head: SignedHead, *signers: Signer) -> bytes:
-    """The head as a signed note. The log's own key should have the origin as its name.
+    """Return the head as a signed note. The log's own key should have the origin as its name.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> log = Signer("example.com/log", SigningKey.generate("ed25519", bytes(32)))
@@ -178,7 +178,7 @@ def sign_head(head: SignedHead, *signers: Signer) -> bytes:
 
 
 def cosign_head(raw: bytes, signer: Signer, now_s: int) -> bytes:
-    """The same signed head with a witness's line added, in place of any it had from this witness before.
+    """Return the same signed head with a witness's line added, in place of any it had from this witness before.
 
     A cosignature states: at this time, this was the largest head of the log that I had seen, and all the heads I saw
     were consistent. Making sure of that is for the caller.
@@ -219,7 +219,7 @@ def keep_signatures(raw: bytes, verifiers: Iterable[Verifier]) -> bytes:
 def open_head(
     raw: bytes, log: Verifier, witnesses: Iterable[Verifier] = (), *, origin: str | None = None
 ) -> tuple[SignedHead, Note]:
-    """The head, if the log itself signed it; witnesses alone do not make one.
+    """Return the head, if the log itself signed it; witnesses alone do not make one.
 
     The origin must be the one asked for, by default the name of the log's key. How many witnesses are enough is for
     the caller: `note.signed_by` names the signers and times.

@@ -95,7 +95,7 @@ def compare(target: ProllySource, *, children_max: int = CHILDREN_MAX) -> Genera
 
 
 def answer(source: ProllySource, step: Step) -> Answer:
-    """What a source at hand answers to one step.
+    """Return what a source at hand answers to one step.
 
     >>> from ropewalk.kernel.prolly.tree import ProllyTree
     >>> answer(ProllyTree(), RootQuery()).level
@@ -111,7 +111,7 @@ def answer(source: ProllySource, step: Step) -> Answer:
 
 
 def diff(source: ProllySource, target: ProllySource, *, children_max: int = CHILDREN_MAX) -> Iterator[Node]:
-    """The leaves of `source` that `target` lacks, or holds with another hash, in key order.
+    """Yield the leaves of `source` that `target` lacks, or holds with another hash, in key order.
 
     >>> from ropewalk.kernel.prolly.tree import build
     >>> [leaf.key for leaf in diff(build([(b"a", b"1"), (b"b", b"2")]), build([(b"a", b"1")]))]

@@ -30,7 +30,7 @@ class MemoryStore:
         return len(self._rows)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value under a key, or None."""
+        """Return the value under a key, or None."""
         return self._rows.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:

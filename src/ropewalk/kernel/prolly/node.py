@@ -43,17 +43,17 @@ class ProllySource(Protocol):
     """A tree that can be asked: all that a comparison needs to know of the other side."""
 
     def get_root(self) -> Node:
-        """The one node of the highest level."""
+        """Return the one node of the highest level."""
 
     def get_node(self, level: int, key: bytes) -> Node | None:
-        """The node with that key on that level, or None."""
+        """Return the node with that key on that level, or None."""
 
     def get_children(self, level: int, key: bytes) -> Sequence[Node]:
         """Return the children of this node, in key order."""
 
 
 def leaf_hash(key: bytes, value: bytes) -> bytes:
-    """The hash of an entry.
+    """Return the hash of an entry.
 
     >>> leaf_hash(bytes.fromhex("248fc026fc966f11d9dc942c1a79ce12ac325245"), b"").hex()
     '150fa453a3a2dddf355b3c308ae4d062'
@@ -64,7 +64,7 @@ def leaf_hash(key: bytes, value: bytes) -> bytes:
 
 
 def node_hash(child_hashes: Iterable[bytes]) -> bytes:
-    """The hash of a node above these children.
+    """Return the hash of a node above these children.
 
     >>> node_hash([ANCHOR_HASH, bytes.fromhex("150fa453a3a2dddf355b3c308ae4d062")]).hex()
     '36d5677126a517697d4505109c68e2b9'
@@ -73,7 +73,7 @@ def node_hash(child_hashes: Iterable[bytes]) -> bytes:
 
 
 def is_boundary(hash: bytes) -> bool:
-    """Whether a node with this hash begins a new parent (anchors do so with any hash).
+    """Return whether a node with this hash begins a new parent (anchors do so with any hash).
 
     >>> is_boundary(bytes.fromhex("07ffffff")), is_boundary(bytes.fromhex("08000000"))
     (True, False)

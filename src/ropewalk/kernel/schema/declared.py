@@ -78,7 +78,7 @@ class DeclaredSchema:
 
 @lru_cache(maxsize=1024)
 def declare(raw: bytes) -> DeclaredSchema:
-    """The schema in these canonical bytes, ready to be applied; `Invalid` if it is not sound.
+    """Return the schema in these canonical bytes, ready to be applied; `Invalid` if it is not sound.
 
     >>> order = declare(b'{"properties":{"count":{"minimum":1}},"required":["count"]}')
     >>> order.fault({"count": 2})
@@ -155,7 +155,7 @@ def _read(value: jcs.Json, way: tuple[str | int, ...], parts: dict[str, _Part]) 
 
 
 def _schemas(keyword: str, item: jcs.Json, at: str) -> list[tuple[tuple[str | int, ...], jcs.Json]]:
-    """The schemas under a keyword, each with the step that leads from the keyword to it."""
+    """Return the schemas under a keyword, each with the step that leads from the keyword to it."""
     if keyword in _ONE:
         return [((), item)]
     if keyword in _MANY:
@@ -196,7 +196,7 @@ def _check_references(parts: dict[str, _Part]) -> None:
 def _weigh(
     at: str, parts: dict[str, _Part], known: dict[str, tuple[int, int]], above: list[str]
 ) -> tuple[int, int]:
-    """How many schemas this one is when every reference is written out, and how deep it then is."""
+    """Return how many schemas this one is when every reference is written out, and how deep it then is."""
     if at in above:
         raise _wrong(at, "it leads back to itself")
     if at not in known:

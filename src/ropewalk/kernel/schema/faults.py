@@ -55,7 +55,7 @@ def _untitled(_error: ValidationError, _up: int) -> str:
 def find_fault(
     validator: Validator, value: object, title: Title = _untitled, parts: int = 0
 ) -> SchemaFault | None:
-    """The first thing in the value that does not fit, or None. What is not JSON at all raises ValueError.
+    """Return the first thing in the value that does not fit, or None. What is not JSON at all raises ValueError.
 
     `parts` is the size of a schema that is not ours: for a large document under a large schema only the refusal is
     reported.
@@ -75,7 +75,7 @@ def find_fault(
 
 
 def tell_fault(error: ValidationError) -> SchemaFault:
-    """One error of the validator in our words.
+    """Return one error of the validator in our words.
 
     >>> from jsonschema_rs import Draft202012Validator, ValidationError
     >>> try:
@@ -88,7 +88,7 @@ def tell_fault(error: ValidationError) -> SchemaFault:
 
 
 def pointer(way: Iterable[str | int]) -> str:
-    """A way through a document as a JSON pointer (RFC 6901).
+    """Return a way through a document as a JSON pointer (RFC 6901).
 
     >>> pointer(["a/b", 0])
     '/a~1b/0'
@@ -97,7 +97,7 @@ def pointer(way: Iterable[str | int]) -> str:
 
 
 def _errors(validator: Validator, value: object, parts: int) -> list[ValidationError]:
-    """What is wrong: everything in a document of common size, the first thing met in a large one.
+    """Return what is wrong: everything in a document of common size, the first thing met in a large one.
 
     Each error takes some 30 µs to describe and holds a copy of what it is about, so not every fault of a large
     document is described.
@@ -117,7 +117,7 @@ def _errors(validator: Validator, value: object, parts: int) -> list[ValidationE
 
 
 def size_of(value: object, enough: int) -> int:
-    """How many members, items and, by sixteens, characters there are; counted until it is more than enough.
+    """Return how many members, items and, by sixteens, characters there are; counted until it is more than enough.
 
     >>> size_of({"a": [1, 2], "b": "x" * 32}, 100)
     6
@@ -190,7 +190,7 @@ def _of_branches(error: ValidationError, branches: list[list[ValidationError]], 
 
 
 def _message(error: ValidationError) -> str:
-    """The validator's text, with what was found; a constant does not name it."""
+    """Return the validator's text, with what was found; a constant does not name it."""
     found = _found(error.instance)
     text = error.message.replace(MASK, found)
     return printable(text if MASK in error.message else f"found {found}, {text}", _TEXT_MAX)

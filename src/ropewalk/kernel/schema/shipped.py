@@ -48,7 +48,7 @@ def validate(name: str, value: object) -> None:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The names of all shipped schemas, sorted.
+    """Return the names of all shipped schemas, sorted.
 
     >>> "ledger/envelope" in names()
     True
@@ -66,7 +66,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def text(name: str) -> bytes:
-    """The schema as it is shipped.
+    """Return the schema as it is shipped.
 
     >>> text("shiplog/anchor")[:1]
     b'{'
@@ -81,7 +81,7 @@ def text(name: str) -> bytes:
 
 
 def schema_id(name: str) -> str:
-    """The `$id` of a schema.
+    """Return the `$id` of a schema.
 
     >>> schema_id("ledger/envelope")
     'https://ea.foundation/schemas/envelope.v1.json'
@@ -91,7 +91,7 @@ def schema_id(name: str) -> str:
 
 
 def schema_ids() -> dict[str, str]:
-    """The `$id` of each schema by its name.
+    """Return the `$id` of each schema by its name.
 
     >>> schema_ids()["shiplog/anchor"]
     'https://gatos.dev/schemas/v1/shiplog/anchor.schema.json'
@@ -132,7 +132,7 @@ def _title(error: ValidationError, up: int) -> str:
 
 
 def _subschema(error: ValidationError, up: int) -> dict[str, Any]:
-    """The part of a shipped schema that is `up` steps above the keyword which failed."""
+    """Return the part of a shipped schema that is `up` steps above the keyword which failed."""
     uri, _, pointer = (error.absolute_keyword_location or "").partition("#")
     part: Any = _document(_names_by_id()[uri]) if uri in _names_by_id() else {}
     for step in pointer.split("/")[1:-up]:

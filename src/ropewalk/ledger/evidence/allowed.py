@@ -70,7 +70,7 @@ class CollateralTexts:
     chain: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As files and reports hold it."""
+        """Return what files and reports hold."""
         return {"tcb_info": self.tcb_info, "qe_identity": self.qe_identity, "chain": list(self.chain)}
 
 
@@ -114,7 +114,7 @@ class EvidenceAllowList:
         return value | {name: each for name, each in later.items() if each}
 
     def explain(self) -> list[str]:
-        """What is believed, one line each."""
+        """Return what is believed, one line each."""
         lines = [f"provenance signed by {both_spellings(key)}" for key in self.keys]
         lines += [f"builder {builder}" for builder in self.builders]
         lines += [f"PCR{number} {text[:16]}…" for number, texts in self.pcrs.items() for text in texts]
@@ -133,7 +133,7 @@ class EvidenceAllowList:
 
 
 def parse_allow_list(value: Any, wrong: Callable[[str], Invalid]) -> EvidenceAllowList:
-    """The pins in a JSON value; `wrong` makes the error of the file they stand in."""
+    """Return the pins in a JSON value; `wrong` makes the error of the file they stand in."""
     if not isinstance(value, dict) or value.keys() - _MEMBERS:
         raise wrong(f"evidence has {', '.join(sorted(_MEMBERS))}")
     keys, builders, pcrs = value.get("keys", []), value.get("builders", []), value.get("pcrs", {})
@@ -183,7 +183,7 @@ def parse_identities(value: Any, name: str, wrong: Callable[[str], Invalid]) -> 
 
 
 def both_spellings(key: PublicKey) -> str:
-    """The key as reports name it and as files hold it, so that a person can compare the two."""
+    """Return the key as reports name it and as files hold it, so that a person can compare the two."""
     return f"{key.did()} ({key.alg} {key.raw.hex()})"
 
 

@@ -26,7 +26,7 @@ PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 
 
 def report_data(payload_hash: bytes, correlation_id: str | None) -> bytes:
-    """The 64 bytes a trusted environment puts into its report: fixed length, so they fit every kind of hardware.
+    """Return the 64 bytes a trusted environment puts into its report: fixed length, so they fit every kind of hardware.
 
     >>> len(report_data(bytes(32), "c-1"))
     64
@@ -35,7 +35,7 @@ def report_data(payload_hash: bytes, correlation_id: str | None) -> bytes:
 
 
 def dsse_statement(report: dict[str, Any]) -> dict[str, Any]:
-    """The in-toto statement inside a DSSE envelope, unverified."""
+    """Return the in-toto statement inside a DSSE envelope, unverified."""
     payload = report.get("payload")
     if not isinstance(payload, str):
         raise InvalidEnvelope("DSSE envelope without payload", where="/attestation_evidence/report/payload")
@@ -46,7 +46,7 @@ def dsse_statement(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def wrap_report(kind: str, report: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A report as the evidence of an envelope: with its format and its hash.
+    """Return a report as the evidence of an envelope: with its format and its hash.
 
     >>> sorted(wrap_report("slsa.v1", {}))
     ['evidence_hash', 'format', 'report']
@@ -55,7 +55,7 @@ def wrap_report(kind: str, report: dict[str, Any], **more: Any) -> dict[str, Any
 
 
 def signed_bytes(payload_type: str, payload: bytes) -> bytes:
-    """What a DSSE signature covers: type and payload, each after its length.
+    """Return what a DSSE signature covers: type and payload, each after its length.
 
     >>> signed_bytes("a/b", b"hi")
     b'DSSEv1 3 a/b 2 hi'
@@ -106,7 +106,7 @@ def make_provenance(
 
 
 def check_binding(envelope: Envelope) -> tuple[Status, str]:
-    """Whether the evidence speaks of this envelope."""
+    """Return whether the evidence speaks of this envelope."""
     evidence = envelope.value.get("attestation_evidence")
     if evidence is None:
         if envelope.event_class == "Attestation":
@@ -151,7 +151,7 @@ def _check_subject(envelope: Envelope, report: dict[str, Any]) -> tuple[Status, 
 
 
 def _digest(text: str) -> bytes | None:
-    """A digest in hex, or in base64 as S4 §6 shows it."""
+    """Return a digest in hex, or in base64 as S4 §6 shows it."""
     try:
         return (
             bytes.fromhex(text)

@@ -30,7 +30,7 @@ _UNREADABLE: Final = (
 
 
 def parse_pem(text: str) -> x509.Certificate:
-    """The one certificate that a PEM text holds."""
+    """Return the one certificate that a PEM text holds."""
     if text.count("-----BEGIN CERTIFICATE-----") > 1:
         # Only the first would be read, which may be another than was meant.
         raise Invalid("more than one certificate in one PEM text", advice="Give each by itself.")
@@ -43,7 +43,7 @@ def parse_pem(text: str) -> x509.Certificate:
 
 
 def parse_certificates(raw: bytes) -> list[str]:
-    """The certificates of a file, in its order, as PEM texts: one in DER, or any number in PEM.
+    """Return the certificates of a file, in its order, as PEM texts: one in DER, or any number in PEM.
 
     >>> parse_certificates(b"")
     Traceback (most recent call last):
@@ -58,7 +58,7 @@ def parse_certificates(raw: bytes) -> list[str]:
 
 
 def parse_der(raw: bytes) -> x509.Certificate:
-    """A certificate from DER bytes."""
+    """Return a certificate from DER bytes."""
     try:
         found = _load(x509.load_der_x509_certificate, raw)
     except _UNREADABLE as error:
@@ -98,7 +98,7 @@ def check_endorsement(
 
 
 def public_key_of(certificate: x509.Certificate) -> Any:
-    """The key of a certificate."""
+    """Return the key of a certificate."""
     try:
         return certificate.public_key()
     except _UNREADABLE as error:
@@ -106,7 +106,7 @@ def public_key_of(certificate: x509.Certificate) -> Any:
 
 
 def extensions_of(certificate: x509.Certificate) -> dict[str, bytes]:
-    """The extensions that no standard of the library covers, by their object ids: their bare values."""
+    """Return the extensions that no standard of the library covers, by their object ids: their bare values."""
     try:
         return {
             each.oid.dotted_string: each.value.value

@@ -17,7 +17,7 @@ CRL_BYTES_MAX: Final = 1 << 20
 
 
 def parse_crl(raw: bytes) -> x509.CertificateRevocationList:
-    """A revocation list in PEM or DER.
+    """Return a revocation list in PEM or DER.
 
     >>> parse_crl(b"x")
     Traceback (most recent call last):
@@ -34,7 +34,7 @@ def parse_crl(raw: bytes) -> x509.CertificateRevocationList:
 
 
 def crl_text(raw: bytes) -> str:
-    """A revocation list in PEM or DER, as PEM."""
+    """Return a revocation list in PEM or DER, as PEM."""
     return parse_crl(raw).public_bytes(Encoding.PEM).decode()
 
 

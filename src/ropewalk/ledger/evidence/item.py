@@ -38,7 +38,7 @@ class EvidenceItem:
     nonce: bytes | None = None
 
     def document(self, bytes_max: int) -> bytes:
-        """The signed bytes themselves, as the hardware made them."""
+        """Return the signed bytes themselves, as the hardware made them."""
         raw = decode_base64(str(self.report.get("document", "")), "/report/document")
         if len(raw) > bytes_max:
             raise Unverified(f"a document of {len(raw)} bytes; at most {bytes_max}")

@@ -141,7 +141,7 @@ class EvidenceTally:
             )
 
     def step(self) -> Step:
-        """What all of it came to: failed if one failed, not checked if one was not, passed otherwise."""
+        """Return what all of it came to: failed if one failed, not checked if one was not, passed otherwise."""
         counts, total = self._counts, sum(self._counts.values())
         if not total:
             return Step(EVIDENCE, "passed", "no envelope carries evidence")
@@ -160,7 +160,7 @@ class EvidenceTally:
     def _still(
         self, status: Status, detail: str, envelope: Envelope, trust: EvidenceTrust, at_ns: int
     ) -> tuple[Status, str]:
-        """What was found, unless only a key vouches for it that was revoked by that time."""
+        """Return what was found, unless only a key vouches for it that was revoked by that time."""
         if not self._revoked or status == "failed":
             return status, detail
         keys = tuple(key for key in trust.keys if at_ns < self._revoked.get(key.identity(), at_ns + 1))

@@ -80,7 +80,7 @@ def stored_trust(home: Path, channel: str) -> Trust:
 
 
 def channel_trust(home: Path, channel: str) -> Trust:
-    """What a verifier must believe to accept this channel, its evidence included."""
+    """Return what a verifier must believe to accept this channel, its evidence included."""
     with Channel(home, channel) as reading:
         trust = reading.trust()
     return _with_evidence(trust, read_evidence(home, channel))

@@ -67,7 +67,7 @@ class EvidenceTrust:
 
     @classmethod
     def of(cls, roots: Iterable[str], pins: EvidenceAllowList | None) -> EvidenceTrust:
-        """From PEM texts and pins, as trust files and settings hold them."""
+        """Make it from PEM texts and pins, as trust files and settings hold them."""
         known = pins or EvidenceAllowList()
         return cls(
             tuple(parse_pem(root) for root in roots),
@@ -101,7 +101,7 @@ def parse_evidence_settings(raw: bytes) -> EvidenceSettings:
 
 
 def parse_evidence_trust(raw: bytes) -> EvidenceTrust:
-    """What a channel's evidence.json believes.
+    """Return what a channel's evidence.json believes.
 
     >>> parse_evidence_trust(b'{"version":1,"builders":["urn:x"]}').builders
     frozenset({'urn:x'})

@@ -49,7 +49,7 @@ HARDWARE: Final[dict[str, Callable[[EvidenceItem], tuple[Status, str]]]] = {
 def evidence_check(
     trust: EvidenceTrust, now_ns: Callable[[], int]
 ) -> Callable[[Envelope], tuple[Status, str]]:
-    """What rule 5 asks, with the time of the asking."""
+    """Return what rule 5 asks, with the time of the asking."""
     return lambda envelope: check_evidence(envelope, trust, now_ns())
 
 

@@ -80,7 +80,7 @@ class BurstLimiter:
         self._free_s = 0.0  # when those let through so far are paid for
 
     def wait_s(self, count: int, now_s: float) -> float:
-        """How long to wait before this many more go through."""
+        """Return how long to wait before this many more go through."""
         if self._per_s is None:
             return 0.0
         wait_s = max(0.0, self._free_s - now_s)

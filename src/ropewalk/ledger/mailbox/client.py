@@ -74,7 +74,7 @@ class RingSession(FrameSession):
         signed.check(self.responder, self.mapped.ring.id, first, digests)
 
     async def _wait_for_room(self) -> None:
-        """A full ring is waited for: the host has not come so far."""
+        """Wait while the ring is full: the host has not come so far."""
         while self.writer.room == 0:
             self.freed.clear()
             if self.over or self.error is not None:

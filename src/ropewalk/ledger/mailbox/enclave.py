@@ -40,7 +40,7 @@ _PUBLIC: Final = re.compile("[0-9a-f]{64}")
 
 
 def hpke() -> Suite:
-    """The suite; it draws its own randomness for sealing, so that is for the edge to call."""
+    """Return the suite; it draws its own randomness for sealing, so that is for the edge to call."""
     return Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
 
@@ -86,7 +86,7 @@ class EnclaveKey:
 
 
 def offer_payload(offer: EnclaveOffer) -> dict[str, Any]:
-    """The payload of the advertisement an enclave makes; evidence about it binds the key."""
+    """Return the payload of the advertisement an enclave makes; evidence about it binds the key."""
     return {**Capabilities((TRANSPORT,), compression=("none",)).to_json(), TRANSPORT: offer.to_json()}
 
 
@@ -142,7 +142,7 @@ class EnclaveEnvelope:
         return Tag.ENCLAVE + jcs.encode(self._named())
 
     def to_bytes(self) -> bytes:
-        """As it travels: canonical JSON."""
+        """Return canonical JSON, as it travels."""
         return jcs.encode({**self._named(), "version": 1, "sealed": b64encode(self.sealed).decode()})
 
     def _named(self) -> dict[str, jcs.Json]:
@@ -156,7 +156,7 @@ class EnclaveEnvelope:
 
 
 def sealing_place(envelope: Envelope, channel: str, offer: EnclaveOffer) -> EnclaveEnvelope:
-    """Where an envelope goes, nothing sealed yet; Denied if it names another enclave, or none."""
+    """Return where an envelope goes, nothing sealed yet; Denied if it names another enclave, or none."""
     named = (envelope.fields.get("confidentiality_tag") or {}).get("enclave_ref")
     if named != offer.enclave_ref:
         who = "no enclave" if named is None else f"the enclave {str(named)[:80]!r}"
@@ -168,7 +168,7 @@ def sealing_place(envelope: Envelope, channel: str, offer: EnclaveOffer) -> Encl
 
 
 def parse_sealed(raw: bytes) -> EnclaveEnvelope:
-    """A sealed envelope from its bytes.
+    """Return a sealed envelope from its bytes.
 
     >>> parse_sealed(b"{}")
     Traceback (most recent call last):
@@ -214,7 +214,7 @@ def open_sealed(sealed: EnclaveEnvelope, key: EnclaveKey, channel: str) -> Envel
 
 
 def public_key(offer: EnclaveOffer) -> X25519PublicKey:
-    """The key of an offer, as the library wants it."""
+    """Return the key of an offer, as the library wants it."""
     return X25519PublicKey.from_public_bytes(offer.public)
 
 

@@ -25,7 +25,7 @@ DOMAIN: Final = "ropewalk.enclave"
 
 
 def anchor_payload(record: BlockRecord) -> dict[str, Any]:
-    """What an anchor says about a block: nothing of its contents."""
+    """Return what an anchor says about a block: nothing of its contents."""
     header = record.header
     return {
         "channel": header.channel,

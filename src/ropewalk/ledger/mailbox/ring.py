@@ -39,7 +39,7 @@ _TAIL, _HEAD, _SEAL = 56, 64, 128
 
 
 def ring_bytes(slots: int, slot_bytes: int) -> int:
-    """How much memory a ring takes; Usage where it would be none, or too much.
+    """Return how much memory a ring takes; Usage where it would be none, or too much.
 
     >>> ring_bytes(4, 100)
     1024
@@ -86,7 +86,7 @@ class Ring:
 
     @classmethod
     def format(cls, memory: bytearray | memoryview, slots: int, slot_bytes: int, name: bytes) -> Ring:
-        """A new ring in memory that holds zeros."""
+        """Return a new ring in memory that holds zeros."""
         _FIXED.pack_into(memory, 0, MAGIC, VERSION, slots, slot_bytes, 0, name, bytes(16))
         return cls(memory)
 
@@ -106,7 +106,7 @@ class Ring:
         return bytes(self.memory[_SEAL : _SEAL + SEAL_BYTES])
 
     def published(self, after: int | None = None) -> int:
-        """How many were put in, as the slots say, from a place on that is known to be reached."""
+        """Return how many were put in, as the slots say, from a place on that is known to be reached."""
         place = self.head if after is None else after
         for at in range(place, place + self.slots):
             if self._numbers[self._offset(at) // 8] != at + 1:
@@ -114,7 +114,7 @@ class Ring:
         return place + self.slots
 
     def look(self, place: int) -> tuple[bytes, bytes]:
-        """The digest and the bytes of what was put in there; DigestMismatch if it is not what was put in."""
+        """Return the digest and the bytes of what was put in there; DigestMismatch if it is not what was put in."""
         at = self._offset(place)
         size, flags, digest = _SLOT.unpack_from(self.memory, at + 8)
         if self._numbers[at // 8] != place + 1 or size > self.slot_bytes or flags:
@@ -195,7 +195,7 @@ class RingReader:
         self.taken = self.head
 
     def take(self, count: int) -> list[tuple[bytes, bytes] | RopewalkError]:
-        """The next ones as digests and bytes, DigestMismatch in the place of what is damaged."""
+        """Return the next ones as digests and bytes, DigestMismatch in the place of what is damaged."""
         if count > self.ring.slots - (self.taken - self.head):
             raise Invalid(f"{count} more slots than there can be")
         found: list[tuple[bytes, bytes] | RopewalkError] = []

@@ -42,7 +42,7 @@ class RingReport:
         return not self.damaged and self.root != "differs"
 
     def to_json(self) -> dict[str, Any]:
-        """As commands print it."""
+        """Return what commands print."""
         return {
             "ring": self.name,
             "channel": self.channel,
@@ -57,7 +57,7 @@ class RingReport:
 
 
 def read_rings(folder: Path, signers: Iterable[PublicKey] = ()) -> list[RingReport]:
-    """The rings of a mailbox: one for each session that is open, or that was when its host was killed."""
+    """Return the rings of a mailbox: one for each session that is open, or that was when its host was killed."""
     if not folder.is_dir():
         raise NotFound(f"no mailbox at {folder}", name=str(folder))
     keys, found = tuple(signers), []

@@ -118,7 +118,7 @@ class MailboxServer(LedgerServer):
         return MailboxSession(self, pipe, folder=self.folder, idle_s=self._idle_s)
 
     async def _recover_rings(self) -> None:
-        """What a host before us did not come to: sessions that were open when it was killed."""
+        """Finish the sessions that were open when a host before us was killed."""
         for path in sorted(self.folder.iterdir()):
             found = RING_NAME.fullmatch(path.name)
             if path.name.endswith(".ring.new"):
@@ -206,7 +206,7 @@ class _Intake:
         self._digests: deque[bytes] = deque()  # taken and not acknowledged
 
     def may_take(self, count: int) -> bool:
-        """Whether so many more can have been put in; if so, they are going to be taken."""
+        """Return whether so many more can have been put in; if so, they are going to be taken."""
         if not 0 < count <= self._reader.head + self._mapped.ring.slots - self._promised:
             return False
         self._promised += count
@@ -235,7 +235,7 @@ class _Intake:
         return [next(rest) if outcome is None else outcome for outcome in outcomes]
 
     def acknowledge(self, count: int) -> dict[str, Any]:
-        """The oldest have their outcomes: sign what they were, and let their slots be filled again."""
+        """Return the oldest have their outcomes: sign what they were, and let their slots be filled again."""
         first = self._reader.head
         digests = [self._digests.popleft() for _ in range(count)]
         signed = sign_root(self._key, self._mapped.ring.id, first, digests)

@@ -326,7 +326,7 @@ def check_channel(
 def to_report(
     span: BlockSpan, *, deep: bool, trust: Trust | None = None, key_history: KeyHistory | None = None
 ) -> Report:
-    """The span as steps. What lies behind the first fault was not looked at, and the report says so.
+    """Return the span as steps. What lies behind the first fault was not looked at, and the report says so.
 
     `line` is the one by which seals were judged, to say who sealed what.
     """
@@ -359,7 +359,7 @@ class KeyTable(Protocol):
     """Short keys and numbers, as a dictionary has them."""
 
     def get(self, key: bytes, /) -> int | None:
-        """The number under a key."""
+        """Return the number under a key."""
 
     def setdefault(self, key: bytes, number: int, /) -> object:
         """Keep a number, unless the key has one."""
@@ -386,7 +386,7 @@ class SeenEnvelopes:
         self._roots.setdefault(root[:16], leaves)
 
     def position(self, envelope_id: bytes) -> Position | None:
-        """Where an envelope stands."""
+        """Return where an envelope stands."""
         return _position(self._ids.get(envelope_id[:16]))
 
     def chain(self, _envelope_id: bytes) -> tuple[str, ...] | None:
@@ -394,15 +394,15 @@ class SeenEnvelopes:
         return None
 
     def claim(self, event_class: str, correlation_id: str) -> Position | None:
-        """Where a class with a correlation id was first seen."""
+        """Return where a class with a correlation id was first seen."""
         return _position(self._claims.get(claim_key(event_class, correlation_id)[:16]))
 
     def intent(self, intent: bytes) -> Position | None:
-        """Where a statement was first seen."""
+        """Return where a statement was first seen."""
         return _position(self._intents.get(intent[:16]))
 
     def leaves(self, root: bytes) -> int | None:
-        """How many envelopes the block with that root has."""
+        """Return how many envelopes the block with that root has."""
         return self._roots.get(root[:16])
 
 

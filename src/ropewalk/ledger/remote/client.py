@@ -240,7 +240,7 @@ class LedgerClient(Dialer):
         return BATCH_ENVELOPES
 
     def _refusal(self, raw: bytes, limit: int) -> RopewalkError | None:
-        """What keeps an envelope from being sent at all."""
+        """Return what keeps an envelope from being sent at all."""
         if len(raw) + ROOM + 4 > limit:
             return TooLarge(
                 f"an envelope of {len(raw)} bytes; at most {limit - ROOM - 4}", size=len(raw), limit=limit
@@ -255,7 +255,7 @@ class LedgerClient(Dialer):
         return None
 
     def _outcome(self, raw: bytes, outcome: LedgerReceipt | RopewalkError) -> LedgerReceipt | RopewalkError:
-        """What became of an envelope, if that is what the answer is about."""
+        """Return what became of an envelope, if that is what the answer is about."""
         # Almost all envelopes are sent in their canonical form, whose id is at hand.
         if isinstance(outcome, LedgerReceipt) and outcome.envelope_id != envelope_id(raw):
             own = self._id_of(raw)
@@ -267,12 +267,12 @@ class LedgerClient(Dialer):
         return parse_wire(raw).id
 
     async def head(self) -> dict[str, Any]:
-        """Where the channel ends: height, block hash, number of envelopes."""
+        """Return where the channel ends: height, block hash, number of envelopes."""
         (message,) = await self._asked("head", {})
         return message.facts
 
     async def prove(self, envelope_id: bytes) -> bytes:
-        """The proof of an envelope, as `ledger prove` writes it. Nothing about it is verified."""
+        """Return the proof of an envelope, as `ledger prove` writes it. Nothing about it is verified."""
         (message,) = await self._asked("prove", {"envelope_id": envelope_id.hex()})
         if len(message.parts) != 1:
             raise Invalid("message: prove: one proof belongs in the answer")
@@ -285,7 +285,7 @@ class LedgerClient(Dialer):
         return RemoteSettings(message.text("key"), PublicKey.from_json(message.facts.get("signer")), policy)
 
     async def read_blocks(self, start: int, end: int | None = None) -> list[Found]:
-        """Some blocks from a height on, as their lines; none at the end. Nothing about them is verified."""
+        """Return some blocks from a height on, as their lines; none at the end. Nothing about them is verified."""
         facts = {"from": start} if end is None else {"from": start, "to": end}
         *blocks, _ = await self._asked("blocks", facts)
         found: list[Found] = []

@@ -40,7 +40,7 @@ class Request:
         self._taken = 0
 
     def begin(self, number: int) -> RemoteMessage:
-        """The message that asks it."""
+        """Return the message that asks it."""
         self.number, self.heard, self._taken = number, [], 0
         return RemoteMessage(self.op, number, self.facts, self.parts)
 
@@ -83,7 +83,7 @@ class Carrier(Protocol):
         """Send the advertisement, and return the answer; None if the server has closed the connection."""
 
     def session(self, agreement: Agreement, responder: PublicKey, facts: dict[str, Any]) -> ClientSession:
-        """The session on this connection."""
+        """Return the session on this connection."""
 
     async def close(self) -> None:
         """End it; closing twice is no error."""
@@ -105,14 +105,14 @@ class ClientSession:
     ordered: ClassVar[bool] = True  # whether requests are answered in order
 
     def request_of(self, message: RemoteMessage) -> Request:
-        """The request that a message answers."""
+        """Return the request that a message answers."""
         found = self.sent.get(message.number)
         if found is None or (self.ordered and message.number != next(iter(self.sent))):
             raise Invalid(f"message: an answer to {message.number}, which was not asked")
         return found
 
     def outcome(self, part: bytes) -> LedgerReceipt | RopewalkError:
-        """What became of an envelope."""
+        """Return what became of an envelope."""
         return outcome_of(part)
 
     async def send(self, message: RemoteMessage) -> None:
@@ -120,7 +120,7 @@ class ClientSession:
         raise NotImplementedError
 
     async def receive(self) -> RemoteMessage | None:
-        """The next message, None once the other side has ended."""
+        """Return the next message, None once the other side has ended."""
         raise NotImplementedError
 
     async def close(self) -> None:

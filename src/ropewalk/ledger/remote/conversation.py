@@ -61,16 +61,16 @@ class SessionHost(Protocol):
     """What a session asks of its server."""
 
     def lease(self, channel: str) -> WriterLease:
-        """The door to a channel that is served; NotFound for any other."""
+        """Return the door to a channel that is served; NotFound for any other."""
 
     def capabilities(self, lease: WriterLease, transport: str) -> Capabilities:
-        """What can be done over this transport, under the policy of the channel."""
+        """Return what can be done over this transport, under the policy of the channel."""
 
     def rights(self, peer: Peer, channel: str) -> frozenset[str]:
-        """The features that this client may use in the channel now; Unauthenticated for an unknown client."""
+        """Return the features that this client may use in the channel now; Unauthenticated for an unknown client."""
 
     def must_negotiate(self, lease: WriterLease) -> bool:
-        """Whether a session of this channel cannot begin with defaults."""
+        """Return whether a session of this channel cannot begin with defaults."""
 
     def admit(self, peer: str, asked: Envelope, lease: WriterLease) -> Standing:
         """Judge the evidence and the policy of a peer; Quarantined if they have drifted."""
@@ -81,10 +81,10 @@ class SessionHost(Protocol):
     attest: Attest | None  # evidence of the environment that the server runs in
 
     def version(self, able: Capabilities) -> str:
-        """The version in which the server answers."""
+        """Return the version in which the server answers."""
 
     def now_ns(self) -> int:
-        """The time."""
+        """Return the time."""
 
     def refused(self, who: str, why: str) -> None:
         """Log that a client was refused."""
@@ -151,7 +151,7 @@ class Conversation:
         self._agreement = choose(replace(able, transports=(self.transport,)), able)
 
     async def _receive(self) -> tuple[RemoteMessage, int] | None:
-        """The next request and the bytes it holds; None once the client has ended."""
+        """Return the next request and the bytes it holds; None once the client has ended."""
         raise NotImplementedError
 
     async def _send(self, message: RemoteMessage) -> None:
@@ -235,7 +235,7 @@ class Conversation:
         return RemoteMessage("opened", 0, facts, (said.advertisement.raw, said.agreed.raw))
 
     def _capabilities(self, lease: WriterLease) -> Capabilities:
-        """What can be done here by this client."""
+        """Return what can be done here by this client."""
         able = self._host.capabilities(lease, self.transport)
         return replace(able, features=able.features & self._host.rights(self.peer, lease.channel))
 
@@ -259,7 +259,7 @@ class Conversation:
             await self._replies.put(_Reply(self.answer(message), size))
 
     def answer(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
-        """The answer to one request; an error is sent in its place."""
+        """Return the answer to one request; an error is sent in its place."""
         return _told(message.number, self._begin(message))
 
     def _begin(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
@@ -370,7 +370,7 @@ class Conversation:
 
 
 def head_json(height: int, block_hash: bytes, envelopes: int) -> dict[str, Any]:
-    """Where a channel ends, as `ledger head` prints it; `height` is that of the next block."""
+    """Return where a channel ends, as `ledger head` prints it; `height` is that of the next block."""
     return {
         "height": None if height == 0 else height - 1,
         "block_hash": None if height == 0 else block_hash.hex(),

@@ -128,7 +128,7 @@ class Dialer:
         self.downgraded: tuple[str, ...] = ()
 
     def _locate(self) -> list[Address]:
-        """Where the addresses lead, in the order in which they are tried."""
+        """Return where the addresses lead, in the order in which they are tried."""
         places = [parse_address(each) for each in str(self.url).split(",")]
         for place in places:
             given = self._files is not None or (place.scheme == "tls" and self._tls is not None)
@@ -143,7 +143,7 @@ class Dialer:
         return places
 
     async def _connect_first(self) -> ClientSession:
-        """The first connection, for which a server that is about to start is waited for."""
+        """Return the first connection, for which a server that is about to start is waited for."""
         begin, pause, told = time.monotonic(), PAUSE_S[0], False
         while True:
             try:
@@ -210,7 +210,7 @@ class Dialer:
             self._revoked.check(shown)
 
     def _capabilities(self, place: Address, missed: Iterable[str]) -> Capabilities:
-        """What we offer over this transport: it comes first, and those that were not reached are said."""
+        """Return what we offer over this transport: it comes first, and those that were not reached are said."""
         names = self._able.transports
         return replace(
             self._able,

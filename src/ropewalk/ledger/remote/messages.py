@@ -55,7 +55,7 @@ class RemoteMessage:
     parts: tuple[bytes, ...] = ()
 
     def parts_out(self) -> list[bytes]:
-        """The parts as they travel."""
+        """Return the parts as they travel."""
         head: dict[str, Any] = {**self.facts, "op": self.op, "number": self.number}
         return [jcs.encode(head), *self.parts]
 
@@ -75,7 +75,7 @@ class RemoteMessage:
 
 
 def parse_message(parts: Sequence[bytes]) -> RemoteMessage:
-    """A message from its parts.
+    """Return a message from its parts.
 
     >>> parse_message([b'{"op":"dance","number":1}'])
     Traceback (most recent call last):
@@ -98,7 +98,7 @@ def parse_message(parts: Sequence[bytes]) -> RemoteMessage:
 
 
 def split_parts(parts: Sequence[bytes], limit: int) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """The parts in runs that fit a message of at most `limit` bytes each, with the number of the first of each.
+    """Yield the parts in runs that fit a message of at most `limit` bytes each, with the number of the first of each.
 
     >>> [(first, len(run)) for first, run in split_parts([bytes(400), bytes(400), b"z"], 1200)]
     [(0, 1), (1, 2)]
@@ -123,12 +123,12 @@ def split_parts(parts: Sequence[bytes], limit: int) -> Iterator[tuple[int, tuple
 
 
 def problem_message(error: RopewalkError, number: int = 0) -> RemoteMessage:
-    """An error as the answer to a request, or with 0 as the end of a session."""
+    """Return an error as the answer to a request, or with 0 as the end of a session."""
     return RemoteMessage("problem", number, {}, (outcome_part(error),))
 
 
 def outcome_part(outcome: LedgerReceipt | RopewalkError) -> bytes:
-    """What became of one envelope, as a part: the receipt or the problem, as `ledger append` prints them."""
+    """Return what became of one envelope, as a part: the receipt or the problem, as `ledger append` prints them."""
     if isinstance(outcome, LedgerReceipt):
         return jcs.encode(outcome.to_json())
     try:
@@ -142,7 +142,7 @@ def outcome_part(outcome: LedgerReceipt | RopewalkError) -> bytes:
 
 
 def outcome_of(raw: bytes) -> LedgerReceipt | RopewalkError:
-    """A receipt or an error from its part.
+    """Return a receipt or an error from its part.
 
     >>> outcome_of(outcome_part(LedgerReceipt(bytes(32), 1, 2, bytes(32)))).height
     1
@@ -181,7 +181,7 @@ def error_of(problem: dict[str, Any]) -> RopewalkError:
 
 @cache
 def _kinds() -> dict[str, type[RopewalkError]]:
-    """Every code with its class; where two share one, the ledger means a digest that differs."""
+    """Return every code with its class; where two share one, the ledger means a digest that differs."""
     kinds: dict[str, type[RopewalkError]] = {}
     left: list[type[RopewalkError]] = [RopewalkError]
     while left:
@@ -192,7 +192,7 @@ def _kinds() -> dict[str, type[RopewalkError]]:
 
 
 def correlation_of(raw: bytes) -> str | None:
-    """The correlation id of an envelope; None without one, and for bytes that are no envelope.
+    """Return the correlation id of an envelope; None without one, and for bytes that are no envelope.
 
     >>> correlation_of(b'{"correlation_id":"c"}'), correlation_of(b"{"), correlation_of(b"[]")
     ('c', None, None)
@@ -206,7 +206,7 @@ def correlation_of(raw: bytes) -> str | None:
 
 
 def compress(raw: bytes) -> bytes:
-    """A frame's bytes, packed.
+    """Return a frame's bytes, packed.
 
     >>> decompress(compress(b"x" * 1000), 1000) == b"x" * 1000
     True

@@ -73,7 +73,7 @@ class Capabilities:
     unreachable_transports: tuple[str, ...] = ()  # tried before this one (S4 §8): a downgrade is on record
 
     def to_json(self) -> dict[str, Any]:
-        """The payload of an advertisement, as S4 §9 shows it."""
+        """Return the payload of an advertisement, as S4 §9 shows it."""
         return {
             "transports": list(self.transports),
             "supported_versions": list(self.supported_versions),
@@ -110,7 +110,7 @@ class Agreement:
     mailbox: MailboxLimits | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As the transcript covers it."""
+        """Return what the transcript covers."""
         return {
             "transport": self.transport,
             "protocol_version": self.protocol_version,
@@ -130,7 +130,7 @@ class Agreement:
         return self.transport in ENCRYPTED
 
     def narrows(self, responder: Capabilities) -> bool:
-        """Whether it refuses envelopes that the responder alone would take, so that each must be looked at."""
+        """Return whether it refuses envelopes that the responder alone would take, so that each must be looked at."""
         return (
             not self.encrypted
             or set(self.versions) != set(responder.supported_versions)
@@ -174,7 +174,7 @@ def advertise(
     protocol_version: str = "1.0.0",
     attest: Attest | None = None,
 ) -> Envelope:
-    """What one side can do, as an envelope; `attest` adds evidence of the environment that says it.
+    """Return what one side can do, as an envelope; `attest` adds evidence of the environment that says it.
 
     A fresh correlation id keeps old answers from passing for new ones.
 
@@ -270,7 +270,7 @@ def choose(initiator: Capabilities, responder: Capabilities) -> Agreement:
 
 
 def transcript(initiator: Envelope, responder: Envelope, agreement: Agreement) -> bytes:
-    """What the responder signs: the hash over both advertisements and what was chosen."""
+    """Return what the responder signs: the hash over both advertisements and what was chosen."""
     return tagged(Tag.CAPABILITY, initiator.id, responder.id, jcs.encode(agreement.to_json()))
 
 
@@ -283,7 +283,7 @@ def answer(
     protocol_version: str = "1.0.0",
     attest: Attest | None = None,
 ) -> NegotiationAnswer:
-    """The responder's side: judge the initiator's advertisement, choose, and sign; `attest` seals it (S4 §5)."""
+    """Return the responder's side: judge the initiator's advertisement, choose, and sign; `attest` seals it (S4 §5)."""
     agreement = choose(capabilities_of(initiator), capabilities)
     correlation_id = initiator.correlation_id or initiator.hex_id
     own = advertise(
@@ -349,7 +349,7 @@ def check_answer(
 
 
 def confidentiality_refusal(transport: str) -> Denied:
-    """What refuses a restricted envelope on a transport without encryption (S4 §7.6)."""
+    """Return what refuses a restricted envelope on a transport without encryption (S4 §7.6)."""
     return Denied(
         f"rule 6, confidentiality: restricted, and {transport} does not encrypt",
         advice="Send it over tls://.",
@@ -357,7 +357,7 @@ def confidentiality_refusal(transport: str) -> Denied:
 
 
 def _evidence(payload: jcs.Json, correlation_id: str, attest: Attest | None) -> dict[str, jcs.Json] | None:
-    """The evidence of the environment about a payload; it binds the report data of S4 §6."""
+    """Return the evidence of the environment about a payload; it binds the report data of S4 §6."""
     if attest is None:
         return None
     return attest(report_data(bytes.fromhex(payload_hash(payload)), correlation_id))

@@ -86,7 +86,7 @@ class Quarantine:
 
 
 def judge_report(envelope: Envelope, trust: Trust | None, now_ns: int) -> tuple[str, str]:
-    """Whether a report of hardware vouches for an envelope; an envelope without one is failed."""
+    """Return whether a report of hardware vouches for an envelope; an envelope without one is failed."""
     evidence = envelope.fields.get("attestation_evidence")
     if evidence is None or evidence["format"] != "tee.report":
         return "failed", "it carries no report of hardware"

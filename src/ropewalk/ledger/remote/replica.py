@@ -47,7 +47,7 @@ class SourceResult:
     detail: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger pull` prints it."""
+        """Return what `ledger pull` prints."""
         return {"url": self.url, "state": self.state, "height": self.height, "detail": self.detail}
 
 
@@ -65,7 +65,7 @@ class ChannelPullResult:
     sources: tuple[SourceResult, ...] = ()  # of a pull from several
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger pull` prints it."""
+        """Return what `ledger pull` prints."""
         empty = self.head.height == 0
         return {
             "channel": self.channel,
@@ -190,7 +190,7 @@ def _rank(height: int | RopewalkError | None) -> int:
 
 
 def _is_here(remote: RemoteChannel, home: Path, channel: str, height: int | None) -> bool:
-    """Whether the newest block of a source is in the replica; Forked if another one is, and both are kept."""
+    """Return whether the newest block of a source is in the replica; Forked if another one is, and both are kept."""
     _check_promotions(remote, home, channel)
     try:
         with Channel(home, channel) as reading:

@@ -70,7 +70,7 @@ class RemoteChannel:
         return self._call(self._client.submit_many(raws))
 
     def head(self) -> dict[str, Any]:
-        """Where the channel ends: height, block hash, number of envelopes."""
+        """Return where the channel ends: height, block hash, number of envelopes."""
         return self._call(self._client.head())
 
     def settings(self) -> RemoteSettings:

@@ -66,15 +66,15 @@ class WriterLease:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def settings(self) -> ChannelSettings:
-        """The settings of the channel, as they are now."""
+        """Return the settings of the channel, as they are now."""
         return read_settings(self._home, self.channel)
 
     def policy(self) -> Policy | None:
-        """The policy in force for the next block."""
+        """Return the policy in force for the next block."""
         return current_policy(self._home, self.channel)
 
     def keys(self, now_ns: int) -> tuple[SigningKey, tuple[KeyProof, ...]]:
-        """The key that answers for the channel, which is one that seals it now, and how it came to be that."""
+        """Return the key that answers for the channel, which is one that seals it now, and how it came to be that."""
         found = self._keys(self.channel)
         with open_channel(self._home, self.channel) as reading:
             proofs, key_history = reading.key_proofs(), reading.key_history()
@@ -102,20 +102,20 @@ class WriterLease:
                 self._close_later()
 
     async def head(self) -> Head:
-        """Where the channel ends."""
+        """Return where the channel ends."""
         if self._opened is not None:
             return self._opened.log.head
         return await in_thread(self._read_head)
 
     async def read(self, start: int, end: int | None = None) -> list[Found]:
-        """Some blocks from a height on, at least one if there is any."""
+        """Return some blocks from a height on, at least one if there is any."""
         if self._opened is not None:  # blocks that are not yet durable must not be copied
             last = self._opened.log.head.height - 1
             end = last if end is None else min(end, last)
         return await in_thread(self._read, start, end)
 
     async def prove(self, envelope_id: bytes) -> Proof:
-        """The proof of one envelope; NotFound if it is not in the channel."""
+        """Return the proof of one envelope; NotFound if it is not in the channel."""
         return await in_thread(self._prove, envelope_id)
 
     async def close(self) -> None:

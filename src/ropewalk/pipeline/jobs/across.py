@@ -87,14 +87,14 @@ class _Known:
 
 
 def repeating(checked: DataFrame) -> set[str]:
-    """The channels in which a mark comes twice, from a frame with `topic` and `marks`."""
+    """Return the channels in which a mark comes twice, from a frame with `topic` and `marks`."""
     marks = checked.selectExpr("topic", "explode(marks) as mark")
     rows = marks.groupBy("topic", "mark").count().where("count > 1").select("topic").distinct().collect()
     return {row["topic"] for row in rows}
 
 
 def note_ranges(spark: SparkSession, source: Path, ranges: Sequence[tuple[str, int, int]]) -> DataFrame:
-    """The notes of ranges of channels, each with its topic; unreadable blocks were reported before."""
+    """Return the notes of ranges of channels, each with its topic; unreadable blocks were reported before."""
     from ropewalk.pipeline.source.ledger_logs import Ledgers
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -116,7 +116,7 @@ def note_ranges(spark: SparkSession, source: Path, ranges: Sequence[tuple[str, i
 
 
 def find_suspects(notes: DataFrame) -> list[Suspect]:
-    """The envelopes that repeat or lack something, in order, from opened notes."""
+    """Return the envelopes that repeat or lack something, in order, from opened notes."""
     from pyspark.sql import functions as F
 
     twice = (
@@ -137,7 +137,7 @@ def find_suspects(notes: DataFrame) -> list[Suspect]:
 
 
 def first_of_each(suspects: Iterable[Suspect]) -> list[Suspect]:
-    """The first suspect of every channel."""
+    """Return the first suspect of every channel."""
     found: dict[str, Suspect] = {}
     for each in sorted(suspects):
         found.setdefault(each.topic, each)
@@ -157,7 +157,7 @@ def judge_suspects(
 
 
 def _look_up(notes: DataFrame, wanted: Iterable[bytes]) -> dict[str, Places]:
-    """Where keys stand first, by topic."""
+    """Return where keys stand first, by topic."""
     from pyspark.sql import functions as F
 
     listed = ", ".join(sorted(map(_hex, set(wanted))))

@@ -46,7 +46,7 @@ class Summary:
     kept: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As `pipeline compact` prints it."""
+        """Return what `pipeline compact` prints."""
         return {
             "channel": self.channel,
             "start_height": self.start,

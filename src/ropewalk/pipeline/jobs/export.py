@@ -44,7 +44,7 @@ class ExportedRange:
     kept: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As `pipeline export` prints it."""
+        """Return what `pipeline export` prints."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 

@@ -70,7 +70,7 @@ class Health:
     window_seconds: float = WINDOW_S
 
     def to_json(self) -> dict[str, Any]:
-        """As `pipeline health` prints it."""
+        """Return what `pipeline health` prints."""
         return asdict(self)
 
 
@@ -98,7 +98,7 @@ class _Part:
         self.first.setdefault(status, f"{where}: {detail}")
 
     def age_s(self, now_ns: int) -> float | None:
-        """The age of the newest evidence that held; of the newest at all only where none ever held.
+        """Return the age of the newest evidence that held; of the newest at all only where none ever held.
 
         Evidence that cannot be judged must not make a channel look fresh.
         """
@@ -242,7 +242,7 @@ def _narrowed(channel: ChannelReader, trust: Trust) -> Trust:
 
 
 def observation(health: Health, key: SigningKey, now_ns: int) -> Envelope:
-    """The measures as an `Observation` envelope, to be appended to a channel or sent on."""
+    """Return the measures as an `Observation` envelope, to be appended to a channel or sent on."""
     moment = datetime.fromtimestamp(now_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return build(
         key,

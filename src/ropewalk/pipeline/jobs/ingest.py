@@ -55,7 +55,7 @@ class Ingested:
     end: Offset
 
     def to_json(self) -> dict[str, Any]:
-        """As the command prints it."""
+        """Return what the command prints."""
         return {
             "batches": self.batches,
             "rows": self.rows,
@@ -322,7 +322,7 @@ class Ingest:
         return {**self.options, "columns": INGESTED}
 
     def _known(self) -> list[Manifest]:
-        """What is recorded, if the source still holds it."""
+        """Return what is recorded, if the source still holds it."""
         self._standing = Standing()  # others may have written since this one last did
         manifests = self.warehouse.manifests()
         if manifests and manifests[-1].source != str(self.source):

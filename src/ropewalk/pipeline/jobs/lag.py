@@ -13,7 +13,7 @@ from ropewalk.pipeline.source.git_logs import GitLogs
 
 
 def write_lag(logs: GitLogs, folder: Path, now_ms: int) -> None:
-    """The table `consumer_lag` as one file in a folder."""
+    """Write the table `consumer_lag` as one file in a folder."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -61,7 +61,7 @@ class ReplayedChannel:
     kept: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As `pipeline replay` prints it."""
+        """Return what `pipeline replay` prints."""
         value = {name: value for name, value in asdict(self).items() if name not in ("state", "code")}
         return {**value, "refused": json.loads(self.refused)}
 
@@ -90,7 +90,7 @@ class Replays:
         self.warehouse = warehouse.make()
 
     def last(self, reducer: str) -> dict[str, ReplayedChannel]:
-        """The newest row of every channel by a reducer of this name."""
+        """Return the newest row of every channel by a reducer of this name."""
         import pyarrow.parquet as pq
 
         found: dict[str, ReplayedChannel] = {}
@@ -130,7 +130,7 @@ def replay_channels(
     partitions: int | None = None,
     rows_per_range: int | None = None,
 ) -> list[ReplayedChannel]:
-    """The state roots of channels. A channel that does not verify is refused before anything is folded.
+    """Return the state roots of channels. A channel that does not verify is refused before anything is folded.
 
     `known` are states a warehouse has recorded: a channel that has not grown since, under the same code, is not folded
     again. `resume` goes on from the newest snapshot that holds; None does so where the same code made it, so that a
@@ -182,7 +182,7 @@ def replay_channels(
 
 
 def _wanted(ledgers: Ledgers, channels: str | None) -> list[str]:
-    """The channels that were named, else all but those that hold others' snapshots."""
+    """Return the channels that were named, else all but those that hold others' snapshots."""
     if channels is not None:
         return [name.strip() for name in channels.split(",")]
     names = ledgers.topics()
@@ -201,7 +201,7 @@ def _head(ledgers: Ledgers, channel: str, until: int | None) -> Point:
 
 
 def _begin(ledgers: Ledgers, channel: str, reducer: Reducer, last: int) -> int:
-    """The height a replay will go on from, by the same choice the fold makes; −1 for the first block.
+    """Return the height a replay will go on from, by the same choice the fold makes; −1 for the first block.
 
     If the fold chooses otherwise after all, it verifies by itself what was not verified here.
     """

@@ -32,7 +32,7 @@ class Runs:
         return twice
 
     def holds(self, marks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """For each mark, whether it was added.
+        """Return for each mark whether it was added.
 
         >>> import numpy as np
         >>> runs = Runs()
@@ -48,7 +48,7 @@ class Runs:
 
 
 def _meet(known: np.ndarray[Any, Any], asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """For each mark, whether it is in a sorted run."""
+    """Return for each mark whether it is in a sorted run."""
     import numpy as np
 
     if not known.size:

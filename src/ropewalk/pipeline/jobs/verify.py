@@ -75,7 +75,7 @@ class LogVerdict:
     detail: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As `verify --json` prints it."""
+        """Return what `verify --json` prints."""
         return {
             "engine": self.log.engine,
             "topic": self.log.topic,
@@ -237,7 +237,7 @@ def _unlooked(rows: list[dict[str, Any]], deep: bool, whole: bool) -> Step | Non
 def _across(
     spark: SparkSession, checked: DataFrame, source: Path, rows: list[dict[str, Any]]
 ) -> tuple[dict[str, Fault], Step]:
-    """The faults that only show between blocks, of channels in which nothing comes before them."""
+    """Return the faults that only show between blocks, of channels in which nothing comes before them."""
     mine = [row for row in rows if row["engine"] == "ledger"]
     odd = repeating(checked) | {row["topic"] for row in mine if row["asked"]}
     ranges = [(row["topic"], row["start"], row["end"]) for row in mine if row["topic"] in odd]
@@ -388,7 +388,7 @@ def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[Public
 
 
 def _notes_checked(logs: GitLogs, line: IndexedLog) -> Step | None:
-    """The notes on events of a log, by the engine's own check; events without one are not read again."""
+    """Return the notes on events of a log, by the engine's own check; events without one are not read again."""
     notes = NoteCheck.of(logs.store)
     for start in range(0, line.count, 2_000) if notes.hung or notes.unreadable else ():
         for slot in line.span(start, min(start + 2_000, line.count)):
@@ -401,7 +401,7 @@ def _notes_checked(logs: GitLogs, line: IndexedLog) -> Step | None:
 
 
 def hold_recorded(repository: str, recorded: Offset) -> Step:
-    """Whether logs still hold what was recorded of them."""
+    """Return whether logs still hold what was recorded of them."""
     try:
         make_query({"repository": repository, "verify": "quarantine"}).require(recorded)
     except HistoryRewritten as error:

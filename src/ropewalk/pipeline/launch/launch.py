@@ -92,7 +92,7 @@ def require_spark() -> None:
 
 
 def launch(setting: Setting, environment: MutableMapping[str, str]) -> SparkSession:
-    """A Spark session: on a JVM of our own, or at a Spark Connect server where `remote` names one.
+    """Return a Spark session: on a JVM of our own, or at a Spark Connect server where `remote` names one.
 
     `environment` is the process's own, because pyspark and the JVM read it: it gets the gateway's address.
     """
@@ -287,7 +287,7 @@ def _home_with_room(home: Path, folder: Path) -> Path:
 
 
 def _scala_version(jars: Path) -> str:
-    """What the launcher of executors would look for in a folder that only Spark's developers have."""
+    """Return what the launcher of executors would look for in a folder that only Spark's developers have."""
     found = (re.fullmatch(r"spark-core_([0-9.]+)-.*\.jar", path.name) for path in jars.iterdir())
     return next((match[1] for match in found if match), "2.13")
 
@@ -313,7 +313,7 @@ def _flags(java: Java, setting: Setting, folder: Path) -> list[str]:
 
 
 def _log_file(setting: Setting) -> Path:
-    """The log settings, in a folder that outlives the process: executors read them too."""
+    """Return the log settings, in a folder that outlives the process: executors read them too."""
     text = QUIET.format(level=setting.log_level)
     name = f"ropewalk-log4j2-{hashlib.sha256(text.encode()).hexdigest()[:12]}-{os.getuid()}.properties"
     path = Path(tempfile.gettempdir()) / name

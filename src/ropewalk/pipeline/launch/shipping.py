@@ -60,7 +60,7 @@ def launch_equipped(
     *,
     told: Callable[[str], None] = lambda _: None,
 ) -> SparkSession:
-    """A session whose executors have what our jobs need; what they lack is sent, as far as it can be."""
+    """Return a session whose executors have what our jobs need; what they lack is sent, as far as it can be."""
     spark = launch(setting, environment)
     if setting.remote is None and setting.master.partition("[")[0] == "local":
         return spark  # executors are threads of the driver, workers its children
@@ -113,7 +113,7 @@ def _planning_path(environment: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def missing_modules(spark: SparkSession) -> set[str]:
-    """Which of the modules we need no executor can import."""
+    """Return which of the modules we need no executor can import."""
     from pyspark.sql import functions as F
 
     # A plain function, pickled row by row: Arrow itself may be what is missing.
@@ -123,7 +123,7 @@ def missing_modules(spark: SparkSession) -> set[str]:
 
 
 def pack_code(folder: Path) -> Path:
-    """Our own code as one archive that Python can import from."""
+    """Pack our own code as one archive that Python can import from."""
     import pyspark_ropewalk
     import ropewalk
 
@@ -168,7 +168,7 @@ def _is_needed(file: PurePath) -> bool:
 
 
 def _closure() -> Iterator[importlib.metadata.Distribution]:
-    """The distributions that ours need and that are installed, each once."""
+    """Yield the distributions that ours need and that are installed, each once."""
     seen: set[str] = set()
     waiting = list(ROOTS)
     while waiting:
@@ -198,7 +198,7 @@ def _lacking(missing: set[str], where: str) -> Unavailable:
 
 
 def _by_value(function: Any) -> Any:
-    """The function so that it travels with its code, not as a name in a module the other side may lack."""
+    """Return the function so that it travels with its code, not as a name in a module the other side may lack."""
     return types.FunctionType(
         function.__code__, {"__builtins__": __builtins__, "__name__": "__main__"}, "look"
     )

@@ -52,14 +52,14 @@ class GitLogs:
         self._walked: dict[str, _Walked] = {}
 
     def topics(self) -> list[str]:
-        """The names of its logs."""
+        """Return the names of its logs."""
         shiplog = self.lines.names(SHIPLOG)
         return shiplog + [
             f"messages:{name}" if name in shiplog else name for name in self.lines.names(MESSAGES)
         ]
 
     def locate(self, topic: str) -> tuple[Layout, str]:
-        """The layout and the name inside it."""
+        """Return the layout and the name inside it."""
         prefix, colon, rest = topic.partition(":")
         if colon and prefix in LAYOUTS:
             return LAYOUTS[prefix], rest
@@ -69,7 +69,7 @@ class GitLogs:
         raise NotFound(f"there is no git log {topic!r}", topic=topic)
 
     def line(self, topic: str) -> IndexedLog:
-        """A log up to its head, or as far as the index covers it where its head cannot be followed."""
+        """Return a log up to its head, or as far as the index covers it where its head cannot be followed."""
         layout, name = self.locate(topic)
         try:
             return self.lines.line(layout, name)
@@ -79,7 +79,7 @@ class GitLogs:
             return self.lines.covered(layout, name)
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
-        """How far a log reaches; a history without the head seen last is refused either way.
+        """Return how far a log reaches; a history without the head seen last is refused either way.
 
         A damaged log ends, for a tolerant reader, below the commit that cannot be read.
         """
@@ -123,7 +123,7 @@ class GitLogs:
         return slot is not None and slot.commit == commit
 
     def id_at(self, topic: str, position: int) -> str:
-        """The commit at a height; empty where none is known."""
+        """Return the commit at a height; empty where none is known."""
         walked = self._walked.get(topic)
         if walked is not None and position >= walked.base:
             return next(iter(walked.commits[position - walked.base :]), "")
@@ -131,12 +131,12 @@ class GitLogs:
         return "" if slot is None else slot.commit
 
     def slot_at(self, topic: str, position: int) -> IndexedEntry | None:
-        """What the index keeps of the event at a height, None where it does not reach."""
+        """Return what the index keeps of the event at a height, None where it does not reach."""
         line = self.line(topic)
         return line.span(position, position + 1)[0] if 0 <= position < line.count else None
 
     def find(self, topic: str, bound: str, end: Point) -> int | None:
-        """A height, a ULID or a commit; a cursor means the place behind it."""
+        """Return a height, a ULID or a commit; a cursor means the place behind it."""
         if bound.isdigit() and len(bound) < 19:
             return min(int(bound), end.position)
         line = self.line(topic)
@@ -217,7 +217,7 @@ class GitLogs:
     def _events(
         self, layout: Layout, topic: str, part: Range, *, every_object: bool
     ) -> Iterator[tuple[str, CheckedEvent | UsualEvent | None, RopewalkError | None]]:
-        """Every event of a range with the first thing that is wrong with it; the last must be the one expected.
+        """Yield every event of a range with the first thing that is wrong with it; the last must be the one expected.
 
         Rows take the place of an envelope from the index, where hashing proves it; a check reads every tree.
         What is usual is read and proven in bulk (decision 0073).
@@ -290,7 +290,7 @@ class GitLogs:
     def _commits(
         self, layout: Layout, part: Range, *, trees: bool
     ) -> Iterator[tuple[Oid, Oid | None, Found, Found]]:
-        """The commits of a range, where their envelopes may lie, and both as far as they are read in bulk.
+        """Yield the commits of a range, where their envelopes may lie, and both as far as they are read in bulk.
 
         With `trees`, only where every tree is there too. Where the index ends, from the commits alone.
         """
@@ -331,7 +331,7 @@ class GitLogs:
 
 
 def _named(error: RopewalkError, topic: str, commit: str | None = None) -> RopewalkError:
-    """The same refusal, naming topic and commit."""
+    """Return the same refusal, naming topic and commit."""
     where = f"topic {topic}, commit {commit}" if commit else f"topic {topic}"
     kind = type(error) if error.exit_code == 5 else DigestMismatch
     fields = {**error.fields, "topic": topic, **({"entry": commit} if commit else {})}

@@ -31,17 +31,17 @@ class Gossips:
         self._arrived: dict[str, _Arrived] = {}
 
     def topics(self) -> list[str]:
-        """The names of its logs."""
+        """Return the names of its logs."""
         return topics(self.home)
 
     def log(self, topic: str) -> GossipLog:
-        """A topic that exists, opened once for this process."""
+        """Return a topic that exists, opened once for this process."""
         if topic not in self._logs:
             self._logs[topic] = open_topic(self.home, topic, create=False)
         return self._logs[topic]
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
-        """How many messages have arrived, the last of them, and which of them arrived before."""
+        """Return how many messages have arrived, the last of them, and which of them arrived before."""
         try:
             with self.log(topic).view() as view:
                 extent = self._arrived.setdefault(topic, _Arrived()).go_on(view)
@@ -54,13 +54,13 @@ class Gossips:
             return Extent(Point(), fault=error.detail, fault_entry=topic)
 
     def id_at(self, topic: str, position: int) -> str:
-        """The message that arrived at a position."""
+        """Return the message that arrived at a position."""
         with self.log(topic).view() as view:
             key = view.get("arrivals", arrival_key(position))
         return "" if key is None else id_of(key)
 
     def find(self, topic: str, bound: str, end: Point) -> int | None:
-        """A cursor (`arrival:17`) or a message id; a height is a clock, which rows are asked for one by one."""
+        """Return a cursor (`arrival:17`) or a message id; a height is a clock, which rows are asked for one by one."""
         if bound.isdigit() and len(bound) < 19:
             return None
         kind, _, number = bound.partition(":")
@@ -80,7 +80,7 @@ class Gossips:
         )
 
     def read(self, part: Range, want: Want) -> Iterator[Columns]:
-        """The messages of a range of arrivals."""
+        """Yield the messages of a range of arrivals."""
         if part.fault:
             if want.mode == "strict":
                 raise Damaged(f"topic {part.log.topic}: {part.fault}", topic=part.log.topic)
@@ -170,7 +170,7 @@ class _Arrived:
 
 
 def _came_again(view: View) -> dict[int, int]:
-    """The positions of messages that had arrived before, each with the first."""
+    """Return the positions of messages that had arrived before, each with the first."""
     first: dict[bytes, int] = {}
     again: dict[int, int] = {}
     for seq, key in view.scan("arrivals"):

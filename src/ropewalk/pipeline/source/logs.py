@@ -79,7 +79,7 @@ class CheckedRange:
     asked: int = 0  # how many of them need an envelope of another block
 
     def to_row(self) -> dict[str, Any]:
-        """The verdict as a row of the data source."""
+        """Return the verdict as a row of the data source."""
         return {
             "engine": self.log.engine,
             "topic": self.log.topic,
@@ -99,19 +99,19 @@ class Logs(Protocol):
     """One engine's logs in one repository."""
 
     def topics(self) -> list[str]:
-        """The names of its logs."""
+        """Return the names of its logs."""
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
         """Return how far a log reaches now; with `tolerant`, how far a damaged one can be read, instead of raising."""
 
     def id_at(self, topic: str, position: int) -> str:
-        """The id of the entry at a position."""
+        """Return the id of the entry at a position."""
 
     def find(self, topic: str, bound: str, end: Point) -> int | None:
         """Return the position of a cursor or a height; None if only the rows can tell."""
 
     def since(self, topic: str, time_us: int, end: Point) -> int:
-        """A position before which no entry is as late as a time."""
+        """Return a position before which no entry is as late as a time."""
 
     def read(self, part: Range, want: Want) -> Iterator[Columns]:
         """Yield the rows of a range, about `ROWS_PER_READ` at a time."""
@@ -149,7 +149,7 @@ def pick_logs(opened: dict[Engine, Logs], topics: str | None) -> list[LogName]:
 
 
 def parse_bound(text: str) -> int | None:
-    """The microseconds of a time, None if the text is no time.
+    """Return the microseconds of a time, None if the text is no time.
 
     >>> parse_bound("2024-11-01T12:00:00Z"), parse_bound("17")
     (1730462400000000, None)
@@ -169,7 +169,7 @@ def parse_bound(text: str) -> int | None:
 def between(
     logs: Logs, name: LogName, start: Point, end: Extent, rows_max: int = ROWS_PER_RANGE
 ) -> list[Range]:
-    """The ranges that lead from one point to a log's end, each of about `rows_max` rows."""
+    """Return the ranges that lead from one point to a log's end, each of about `rows_max` rows."""
     cuts = list(cut_evenly(start.position, end.end.position, end.rows_per_entry, rows_max))
     ranges = []
     below = start.head
@@ -186,10 +186,10 @@ def between(
 
 
 def point_at(logs: Logs, topic: str, position: int) -> Point:
-    """The point before which `position` entries lie."""
+    """Return the point before which `position` entries lie."""
     return Point(position, logs.id_at(topic, position - 1)) if position else Point()
 
 
 def latest(opened: dict[Engine, Logs], names: Iterable[LogName]) -> Offset:
-    """The ends of logs as they stand now."""
+    """Return the ends of logs as they stand now."""
     return Offset({name: opened[name.engine].extent(name.topic).end for name in names})

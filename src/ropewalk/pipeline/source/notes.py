@@ -84,7 +84,7 @@ class RowNotes:
 
 
 def keys_asked(envelope: Envelope) -> list[tuple[bytes, bytes]]:
-    """Everything the rules will ask the channel about an envelope."""
+    """Return everything the rules will ask the channel about an envelope."""
     return [(MEANT.get(what, what), key) for what, key, _ in _said(envelope)]
 
 
@@ -106,7 +106,7 @@ def _said(envelope: Envelope) -> list[tuple[bytes, bytes, int]]:
 
 
 def _needs(envelope: Envelope) -> list[tuple[bytes, bytes, int]]:
-    """What must stand in the channel before an envelope: its command, its ancestors, the root of its proof."""
+    """Return what must stand in the channel before an envelope: its command, its ancestors, the root of its proof."""
     fields = envelope.fields
     kind, chain, proof = fields["event_class"], fields.get("causality_chain"), fields.get("integrity_proof")
     found: list[tuple[bytes, bytes, int]] = []

@@ -79,11 +79,11 @@ class Offset:
     points: Mapping[LogName, Point] = field(default_factory=dict)
 
     def at(self, log: LogName) -> Point:
-        """The point in a log; its beginning where nothing is known of it."""
+        """Return the point in a log; its beginning where nothing is known of it."""
         return self.points.get(log, Point())
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark's offset log and our manifests keep it."""
+        """Return what Spark's offset log and our manifests keep."""
         found: dict[str, Any] = {}
         for log in sorted(self.points):
             point = self.points[log]
@@ -115,12 +115,12 @@ class Offset:
         return cls(points)
 
     def merged(self, later: Offset) -> Offset:
-        """This offset with another's points over its own."""
+        """Return this offset with another's points over its own."""
         return Offset({**self.points, **later.points})
 
 
 def cut_evenly(start: int, end: int, rows_per_entry: float, rows_max: int) -> Iterator[tuple[int, int]]:
-    """The positions between two, in runs of about as many rows as one task should read, none much smaller.
+    """Yield the positions between two, in runs of about as many rows as one task should read, none much smaller.
 
     >>> list(cut_evenly(0, 10, 1.0, 4))
     [(0, 5), (5, 10)]
@@ -155,5 +155,5 @@ def group_ranges(ranges: Iterable[Range], rows_max: int) -> list[list[Range]]:
 
 
 def total(ranges: Iterable[Range]) -> int:
-    """How many entries the ranges hold."""
+    """Return how many entries the ranges hold."""
     return sum(each.end - each.start for each in ranges)

@@ -72,29 +72,29 @@ class Query:
         return Want(self.mode, frozenset(self.columns), self._bounds())
 
     def logs(self, engine: Engine) -> Logs:
-        """The reader of an engine, opened once."""
+        """Return the reader of an engine, opened once."""
         if engine not in self._opened:
             self._opened.update(open_logs(self.repository, (engine,)))
         return self._opened[engine]
 
     def names(self) -> list[LogName]:
-        """The logs that are meant."""
+        """Return the logs that are meant."""
         for engine in self.engines:
             self.logs(engine)
         return pick_logs({engine: self._opened[engine] for engine in self.engines}, self.topics)
 
     def extent(self, name: LogName) -> Extent:
-        """How far a log reaches now."""
+        """Return how far a log reaches now."""
         return self.logs(name.engine).extent(
             name.topic, tolerant=self.mode == "quarantine" or bool(self.check)
         )
 
     def ranges(self) -> list[Range]:
-        """The ranges of a batch read."""
+        """Return the ranges of a batch read."""
         return self._cut([(name, *self._between(name, self.extent(name))) for name in self.names()])
 
     def first(self) -> Offset:
-        """Where a stream begins."""
+        """Return where a stream begins."""
         if self.start is not None and self.start.startswith("{"):
             import json
 
@@ -104,7 +104,7 @@ class Query:
         return Offset({name: self._between(name, self.extent(name))[0] for name in self.names()})
 
     def latest(self, start: Offset, rows: int | None = None) -> Offset:
-        """How far a stream may read from a point on, at most about `rows` rows further."""
+        """Return how far a stream may read from a point on, at most about `rows` rows further."""
         points: dict[LogName, Point] = dict(start.points)
         left = rows
         for name in self.names():
@@ -122,7 +122,7 @@ class Query:
         return Offset(points)
 
     def ranges_between(self, start: Offset, end: Offset) -> list[Range]:
-        """The ranges from one offset to another; damage at the end of a log is reported once."""
+        """Return the ranges from one offset to another; damage at the end of a log is reported once."""
         wanted = []
         for name, point in sorted(end.points.items()):
             begin = start.at(name)
@@ -188,7 +188,7 @@ class Query:
         return None if is_end else position
 
     def _bounds(self) -> Bounds:
-        """What the options say about heights and times; cursors are positions already."""
+        """Return what the options say about heights and times; cursors are positions already."""
         found: dict[str, int] = {}
         for bound, side in ((self.start, "from"), (self.end, "to")):
             if bound is not None and not bound.startswith("{"):
@@ -207,7 +207,7 @@ def _ending(extent: Extent, point: Point) -> Extent:
 
 
 def make_query(options: Mapping[str, str]) -> Query:
-    """A query from options as Spark hands them over; names in any case.
+    """Return a query from options as Spark hands them over; names in any case.
 
     >>> make_query({"repository": ".", "engine": "gossip"}).columns[:2]
     ('engine', 'topic')

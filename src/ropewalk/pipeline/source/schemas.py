@@ -58,7 +58,7 @@ _FIELDS = {"time": "time_us", "payload_json": "payload"}  # the row's own name o
 
 
 def choose_columns(engines: Iterable[str], wanted: str | None) -> tuple[str, ...]:
-    """The columns of a read: those that were asked for, else all of the engine's own.
+    """Return the columns of a read: those that were asked for, else all of the engine's own.
 
     >>> choose_columns(["gossip"], "topic, height")
     ('topic', 'height')
@@ -79,7 +79,7 @@ def choose_columns(engines: Iterable[str], wanted: str | None) -> tuple[str, ...
 
 
 def ddl(columns: Iterable[str], types: dict[str, str] = COLUMNS) -> str:
-    """The columns as Spark writes a schema.
+    """Return the columns as Spark writes a schema.
 
     >>> ddl(["topic", "height"])
     '`topic` string, `height` bigint'

@@ -38,7 +38,7 @@ def pick_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_table(options: Mapping[str, str]) -> bool:
-    """Whether Spark asks for a table of its catalog."""
+    """Return whether Spark asks for a table of its catalog."""
     return options.get("provider", "").lower() == FORMAT
 
 

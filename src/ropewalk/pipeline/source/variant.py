@@ -21,7 +21,7 @@ _double = struct.Struct("<Bd").pack
 
 
 def encode(value: Any) -> tuple[bytes, bytes]:
-    """The value and its dictionary, in that order.
+    """Return the value and its dictionary, in that order.
 
     >>> encode({"a": 1})
     (b'\\x02\\x01\\x00\\x00\\x02\\x0c\\x01', b'\\x01\\x01\\x00\\x01a')

@@ -66,7 +66,7 @@ class _Notes:
         return np.ascontiguousarray(said).view(">u8").reshape(-1, 2)[:, 0].astype(np.uint64)
 
     def of(self, what: bytes) -> tuple[Any, Any]:
-        """The keys of one kind, and their places."""
+        """Return the keys of one kind, and their places."""
         mine = self.what == what[0]
         return self.key[mine], self.place[mine]
 
@@ -79,7 +79,7 @@ class Standing:
         self._claims: dict[str, Runs] = {}
 
     def knows(self, topic: str) -> bool:
-        """Whether a channel was looked at before."""
+        """Return whether a channel was looked at before."""
         return topic in self._runs
 
     def learn(self, noted: pa.Table) -> None:
@@ -121,7 +121,7 @@ def noted_in(paths: Iterable[Path], topics: Iterable[str] | None = None) -> pa.T
 def condemn(
     spark_rows: Callable[[], DataFrame], ledgers: Ledgers, odd: Iterable[str], at: Offset
 ) -> list[Condemned]:
-    """The envelopes from an offset on that their channels speak against, in order."""
+    """Return the envelopes from an offset on that their channels speak against, in order."""
     topics = sorted(odd)
     if not topics:
         return []
@@ -145,7 +145,7 @@ def condemn(
 
 
 def marked_failed(spark: SparkSession, rows: DataFrame, condemned: Iterable[Condemned]) -> DataFrame:
-    """The rows with those that are condemned marked so, and why."""
+    """Return the rows with those that are condemned marked so, and why."""
     from pyspark.sql import functions as F
 
     told = spark.createDataFrame(
@@ -185,7 +185,7 @@ def _is_plain(notes: _Notes, claimed: Runs) -> bool:
 
 
 def _notes(noted: pa.Table) -> Iterator[tuple[str, _Notes]]:
-    """The notes by topic."""
+    """Yield the notes by topic."""
     import numpy as np
     import pyarrow.compute as pc
 

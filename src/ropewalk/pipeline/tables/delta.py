@@ -34,7 +34,7 @@ def require_delta() -> None:
 
 
 def keep_delta(warehouse: Warehouse) -> None:
-    """From now on, every writer of this warehouse keeps Delta logs of its tables."""
+    """Keep Delta logs of the tables from now on, in every writer of this warehouse."""
     require_delta()
     warehouse.make().manifests()
     warehouse.delta_mark.touch()
@@ -48,7 +48,7 @@ def follow_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
 
 
 def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, int]:
-    """The version of every Delta log there is."""
+    """Return the version of every Delta log there is."""
     found = {}
     for table in kept_tables(warehouse, manifests):
         opened = _open(warehouse, table)
@@ -58,7 +58,7 @@ def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[
 
 
 def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
-    """What differs between the Delta logs and the manifests; None if nothing does."""
+    """Return what differs between the Delta logs and the manifests; None if nothing does."""
     for table, files in kept_tables(warehouse, manifests).items():
         opened = _open(warehouse, table)
         if opened is None:

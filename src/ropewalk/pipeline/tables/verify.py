@@ -101,7 +101,7 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
 
 
 def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
-    """Whether the files that manifests name are there as written, and no others.
+    """Return whether the files that manifests name are there as written, and no others.
 
     A writer that dies leaves files of the batch it was at, or of a table it had made anew; they are reported, but they
     are no damage: no manifest names them, and the next writer removes them.
@@ -132,7 +132,7 @@ def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
 
 
 def _is_left(name: str, manifests: list[Manifest]) -> bool:
-    """Whether a file is of the batch that would come next, or was part of a table before."""
+    """Return whether a file is of the batch that would come next, or was part of a table before."""
     number = len(manifests) + 1
     if name.split("/")[1] in (f"batch={number}", f"batch-{number}.parquet"):
         return True
@@ -221,7 +221,7 @@ def _held(
 
 
 def _odd_row(warehouse: Warehouse, manifests: list[Manifest], name: str, expected: DataFrame) -> str | None:
-    """The first row whose plain columns are not those of the log, read without Spark."""
+    """Return the first row whose plain columns are not those of the log, read without Spark."""
     import pyarrow.parquet as pq
 
     columns = [
@@ -260,7 +260,7 @@ def _stored(
 
 
 def _compare(name: str, stored: DataFrame, expected: DataFrame) -> Step:
-    """Both sides counted together: a row that is not on both sides as often does not come out even."""
+    """Return both sides counted together: a row that is not on both sides as often does not come out even."""
     from pyspark.sql import functions as F
 
     have, want = stored, expected.select(*stored.columns)

@@ -54,7 +54,7 @@ class StoredFile:
     rows: int
 
     def to_json(self) -> dict[str, Any]:
-        """As manifests hold it."""
+        """Return what manifests hold."""
         return {"name": self.name, "blake3": self.blake3, "bytes": self.size, "rows": self.rows}
 
 
@@ -75,7 +75,7 @@ class Manifest:
     replaces: tuple[str, ...] = ()  # files whose rows are in this batch's files now
 
     def to_bytes(self) -> bytes:
-        """The file."""
+        """Return the file."""
         return jcs.encode(
             {
                 "version": VERSION,
@@ -198,7 +198,7 @@ class Warehouse:
         return self
 
     def manifests(self) -> list[Manifest]:
-        """Every batch, oldest first; a chain with a gap or a changed link is refused."""
+        """Return every batch, oldest first; a chain with a gap or a changed link is refused."""
         head = self._head()  # before the manifests: a writer may add some meanwhile
         found: list[Manifest] = []
         known: set[str] = set()
@@ -325,11 +325,11 @@ class Warehouse:
                 shutil.rmtree(path.parent, ignore_errors=True)
 
     def batch_folder(self, table: str, number: int) -> Path:
-        """Where a batch of a table goes."""
+        """Return where a batch of a table goes."""
         return self.inside(table, f"batch={number}")
 
     def staging(self, name: str) -> Path:
-        """Where something is written before it takes its place.
+        """Return where something is written before it takes its place.
 
         Every writer has its own folder: the workers of a killed writer may write on for a moment, and what
         they still write must land nowhere.
@@ -357,7 +357,7 @@ class Warehouse:
         return self.files_in(target)
 
     def files_in(self, folder: Path) -> tuple[StoredFile, ...]:
-        """The Parquet files of a folder with their digests."""
+        """Return the Parquet files of a folder with their digests."""
         return tuple(self._stored(path) for path in table_paths(folder))
 
     def _stored(self, path: Path) -> StoredFile:
@@ -405,7 +405,7 @@ class Warehouse:
             follow_iceberg(self, manifests)
 
     def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
-        """The files that make up each table now."""
+        """Return the files that make up each table now."""
         found: dict[str, list[StoredFile]] = {}
         for manifest in manifests:
             gone = frozenset(manifest.replaces)
@@ -419,7 +419,7 @@ class Warehouse:
         return found
 
     def current_names(self, manifests: Iterable[Manifest]) -> set[str]:
-        """The names of all files that make up the tables now."""
+        """Return the names of all files that make up the tables now."""
         return {file.name for files in self.current_files(manifests).values() for file in files}
 
     def record_run(self, job: str, started_ms: int, facts: Mapping[str, Any]) -> None:
@@ -431,7 +431,7 @@ class Warehouse:
         beside.replace(target)
 
     def runs(self) -> list[dict[str, Any]]:
-        """What ran, oldest first."""
+        """Return what ran, oldest first."""
         return [
             json.loads(self.inside(HOME, "runs", each.name).read_text(encoding="utf-8"))
             for each in sorted(self.inside(HOME, "runs").glob("*.json"))

@@ -151,7 +151,7 @@ class Connection:
             self.tell_sealed(SEALED)
 
     def tell_sealed(self, error: ErrorFrame) -> None:
-        """Nothing can be seen for now: say so, once for each time."""
+        """Say that nothing can be seen for now, once for each time."""
         if not self._told_sealed:
             self._told_sealed = True
             self._say(error)

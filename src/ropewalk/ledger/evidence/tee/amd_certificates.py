@@ -51,11 +51,11 @@ class Endorsement:
         return "fmc" in _LEVELS[self.layout]
 
     def levels(self) -> dict[str, int]:
-        """Each part of the platform with its level."""
+        """Return each part of the platform with its level."""
         return {name: self.tcb[place] for name, (place, _) in _LEVELS[self.layout].items()}
 
     def whose(self) -> str:
-        """The chip or the cloud, for people."""
+        """Return the chip or the cloud, for people."""
         return f"chip {self.chip_id.hex()[:16]}…" if self.chip_id is not None else f"cloud {self.cloud}"
 
 
@@ -119,7 +119,7 @@ def _value(found: dict[str, bytes], number: str) -> bytes:
 
 
 def _chip_id(value: bytes) -> bytes:
-    """The chip id as reports have it. AMD writes it bare, of 64 bytes or, since Turin, of eight."""
+    """Return the chip id as reports have it. AMD writes it bare, of 64 bytes or, since Turin, of eight."""
     if len(value) not in (8, _CHIP_ID_BYTES):
         try:
             value = parse_element(value, OCTET_STRING)

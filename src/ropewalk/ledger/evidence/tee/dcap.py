@@ -31,7 +31,7 @@ from ropewalk.ledger.evidence.tee.intel_quote import (
 
 
 def check_dcap(piece: EvidenceItem) -> tuple[Status, str]:
-    """Whether a quote is bound to its envelope and holds."""
+    """Return whether a quote is bound to its envelope and holds."""
     quote = parse_quote(piece.document(QUOTE_BYTES_MAX))
     if quote.tee != piece.report.get("tee_type"):
         raise Unverified(f"the quote is of {quote.tee}, the report names {piece.report.get('tee_type')}")
@@ -77,7 +77,7 @@ def _certificates(quote: Quote) -> list[x509.Certificate]:
 
 
 def _check_signatures(quote: Quote, leaf: x509.Certificate) -> None:
-    """From the top down: the platform signs the quoting enclave, which names its key, which signs the report."""
+    """Check from the top down: the platform signs the quoting enclave, whose key signs the report."""
     check_p256(leaf, quote.qe_raw, quote.qe_signature, "signature over the QE report")
     if quote.qe.debug:
         raise Unverified("the quoting enclave ran in debug mode")

@@ -19,7 +19,7 @@ ELEMENTS_MAX: Final = 64  # the widest extension known, Intel's, has 18 in a row
 
 
 def parse_elements(raw: bytes) -> list[tuple[int, bytes]]:
-    """The elements that stand in a row, each as its tag and content.
+    """Return the elements that stand in a row, each as its tag and content.
 
     >>> parse_elements(bytes.fromhex("020105160141"))
     [(2, b'\\x05'), (22, b'A')]
@@ -36,7 +36,7 @@ def parse_elements(raw: bytes) -> list[tuple[int, bytes]]:
 
 
 def parse_element(raw: bytes, tag: int) -> bytes:
-    """The content of the one element that the bytes are, of this tag.
+    """Return the content of the one element that the bytes are, of this tag.
 
     >>> parse_element(b"\\x02\\x01\\x05", INTEGER)
     b'\\x05'
@@ -48,7 +48,7 @@ def parse_element(raw: bytes, tag: int) -> bytes:
 
 
 def to_number(content: bytes, most: int) -> int:
-    """The number between 0 and `most` that an INTEGER holds.
+    """Return the number between 0 and `most` that an INTEGER holds.
 
     >>> to_number(b"\\x00\\xff", 255)
     255

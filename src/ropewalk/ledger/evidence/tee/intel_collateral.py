@@ -84,7 +84,7 @@ class Collateral:
     chain: tuple[x509.Certificate, ...]
 
     def applies_to(self, tee: str, platform: Platform) -> bool:
-        """Whether it is about such hardware."""
+        """Return whether it is about such hardware."""
         kinds = ("SGX", "QE") if tee == "sgx" else ("TDX", "TD_QE")
         same = (
             _hex(self.tcb.value, "fmspc") == platform.fmspc
@@ -93,7 +93,7 @@ class Collateral:
         return (self.tcb.kind, self.qe.kind) == kinds and same
 
     def is_current(self, at_ns: int) -> bool:
-        """Whether both statements count at a time."""
+        """Return whether both statements count at a time."""
         return all(each.since_ns <= at_ns <= each.until_ns for each in (self.tcb, self.qe))
 
     def check_signed(self, root: x509.Certificate, at_ns: int) -> None:

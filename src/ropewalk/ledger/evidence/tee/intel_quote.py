@@ -79,7 +79,7 @@ class Quote:
 
 
 def parse_quote(raw: bytes) -> Quote:
-    """A quote from its bytes, of a version that is known.
+    """Return a quote from its bytes, of a version that is known.
 
     >>> parse_quote(b"")
     Traceback (most recent call last):
@@ -136,7 +136,7 @@ class _Rest:
         return self.raw[self.at - count : self.at]
 
     def end_after(self, count: int) -> None:
-        """The rest is what was announced; buffers that were larger end with zeros, and nothing else may."""
+        """Check that the rest is what was announced; buffers that were larger end with zeros, and nothing else may."""
         if count > self.left:
             raise Unverified(f"the quote announces {count} bytes of signature data and has {self.left}")
         self.end = self.at + count

@@ -25,7 +25,7 @@ _PCR_BYTES: Final = (32, 48, 64)
 
 
 def check_nitro(piece: EvidenceItem) -> tuple[Status, str]:
-    """Whether an enclave's document is bound to its envelope and holds."""
+    """Return whether an enclave's document is bound to its envelope and holds."""
     envelope, evidence, trust = piece.envelope, piece.evidence, piece.trust
     protected, payload, signature = _parse_sign1(piece.document(DOCUMENT_BYTES_MAX))
     document = _parse_document(payload)
@@ -78,7 +78,7 @@ def _parse_sign1(raw: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _parse_document(payload: bytes) -> dict[str, Any]:
-    """The attestation document, with the types and lengths its makers demand."""
+    """Return the attestation document, with the types and lengths its makers demand."""
     value = _cbor(payload)
     document = dict(value.items()) if hasattr(value, "items") else {}
     found: Any = document.get("pcrs")

@@ -60,7 +60,7 @@ class SnpReport:
 
 
 def parse_snp_report(raw: bytes) -> SnpReport:
-    """A report from its bytes, of a version that is known and in the form AMD gives it; nothing is verified.
+    """Return a report from its bytes, of a version that is known and in the form AMD gives it; nothing is verified.
 
     >>> parse_snp_report(bytes(5))
     Traceback (most recent call last):
@@ -97,7 +97,7 @@ def parse_snp_report(raw: bytes) -> SnpReport:
 
 
 def check_sev_snp(piece: EvidenceItem) -> tuple[Status, str]:
-    """Whether a SEV-SNP report is bound to its envelope and holds."""
+    """Return whether a SEV-SNP report is bound to its envelope and holds."""
     raw = piece.document(REPORT_BYTES)
     report = parse_snp_report(raw)
     piece.require_bound(report.report_data)
@@ -129,7 +129,7 @@ def check_sev_snp(piece: EvidenceItem) -> tuple[Status, str]:
 
 
 def _check_guest(report: SnpReport) -> None:
-    """What a guest was allowed to be, and who in it asked."""
+    """Check what a guest was allowed to be, and who in it asked."""
     if not report.policy & _MUST_BE_ONE:
         raise Unverified("bit 17 of the guest policy is not set, as it must be")
     if report.policy & _DEBUG:
@@ -143,7 +143,7 @@ def _check_guest(report: SnpReport) -> None:
 
 
 def _check_platform(report: SnpReport, endorsement: Endorsement) -> None:
-    """The key was made for this chip at these levels."""
+    """Check that the key was made for this chip at these levels."""
     if (report.signer == _VCEK) != (endorsement.chip_id is not None):
         kind = "VCEK" if report.signer == _VCEK else "VLEK"
         raise Unverified(f"the report names a {kind} as signer, but its certificate is not one")

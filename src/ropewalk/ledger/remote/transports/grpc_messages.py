@@ -40,7 +40,7 @@ _CODES: Final = {
 
 
 def handlers(servicer: Any) -> grpc.GenericRpcHandler:
-    """The methods of the service, each answered by the method of that name."""
+    """Return the methods of the service, each answered by the method of that name."""
     kinds = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -60,7 +60,7 @@ def handlers(servicer: Any) -> grpc.GenericRpcHandler:
 
 
 def calls(channel: grpc.aio.Channel) -> dict[str, Any]:
-    """The methods of the service, as a client calls them."""
+    """Return the methods of the service, as a client calls them."""
     kinds = {
         (False, False): channel.unary_unary,
         (False, True): channel.unary_stream,
@@ -77,7 +77,7 @@ def calls(channel: grpc.aio.Channel) -> dict[str, Any]:
 
 
 def outcome_message(outcome: LedgerReceipt | RopewalkError) -> pb.Outcome:
-    """What became of an envelope."""
+    """Return what became of an envelope."""
     if isinstance(outcome, LedgerReceipt):
         receipt = pb.Receipt(
             envelope_id=outcome.envelope_id,
@@ -95,7 +95,7 @@ def outcome_message(outcome: LedgerReceipt | RopewalkError) -> pb.Outcome:
 
 
 def outcome_from(raw: bytes) -> LedgerReceipt | RopewalkError:
-    """The receipt or error of an `Outcome`, given as its bytes."""
+    """Return the receipt or error of an `Outcome`, given as its bytes."""
     found = pb.Outcome.FromString(raw)
     if found.WhichOneof("outcome") == "problem":
         return problem_from(found.problem.json)
@@ -108,7 +108,7 @@ def outcome_from(raw: bytes) -> LedgerReceipt | RopewalkError:
 
 
 def problem_from(raw: bytes) -> RopewalkError:
-    """The error of a problem in JSON."""
+    """Return the error of a problem in JSON."""
     value = jcs.parse(raw)
     if not isinstance(value, dict):
         raise Invalid("message: a problem must be an object")
@@ -130,7 +130,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: RopewalkErro
 
 
 def error_from(url: str, failed: grpc.aio.AioRpcError) -> RopewalkError:
-    """The error that ended a call, as if it had been raised here."""
+    """Return the error that ended a call, as if it had been raised here."""
     for name, value in failed.trailing_metadata() or ():
         if name == DETAILS_KEY:
             info = error_details_pb2.ErrorInfo()
@@ -148,7 +148,7 @@ def error_from(url: str, failed: grpc.aio.AioRpcError) -> RopewalkError:
 
 
 def request_message(message: RemoteMessage, session: pb.Session, bytes_max: int) -> tuple[str, Any]:
-    """The method that a request means, and its message."""
+    """Return the method that a request means, and its message."""
     facts = message.facts
     if message.op == "blocks":
         make = partial(pb.ReadRequest, session=session, max_bytes=bytes_max, to=facts.get("to"))

@@ -129,7 +129,7 @@ class QuicSession(ClientSession):
             self._inbox.put_nowait(error)
 
     def _is_last(self, number: int, message: RemoteMessage) -> bool:
-        """Whether a message ends its answer: outcomes may come in several, blocks end with `blocks`."""
+        """Return whether a message ends its answer: outcomes may come in several, blocks end with `blocks`."""
         if message.op == "outcomes":
             request = self.sent.get(number)
             return request is None or message.natural("first") + len(message.parts) >= len(request.parts)
