@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated import write_or_check
+
 from ropewalk.cli.explain import error_rows
 from ropewalk.errors import SPELLINGS
 
@@ -61,14 +63,10 @@ def render() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Write the page, or compare it."""
-    text = render()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    return 0 if PAGE.read_text(encoding="utf-8") == text else 5
+    return write_or_check({PAGE: render()}, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

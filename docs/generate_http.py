@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
+
 from ropewalk.server.http.app import make_routes
 from ropewalk.server.http.asyncapi import asyncapi_document
 from ropewalk.server.http.openapi import openapi_document
@@ -73,16 +75,11 @@ def _example(content: dict[str, Any]) -> list[str]:
     return [f"```json\n{json.dumps(found[0])}\n```"] if found else []
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Write the files, or compare them."""
     stream = json.dumps(asyncapi_document(), indent=1, ensure_ascii=False) + "\n"
-    files = {PAGE: render(), ASYNCAPI: stream}
-    if "--check" in sys.argv[1:]:
-        return 0 if all(path.read_text(encoding="utf-8") == text for path, text in files.items()) else 5
-    for path, text in files.items():
-        path.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check({PAGE: render(), ASYNCAPI: stream}, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

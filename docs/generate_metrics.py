@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from generated import write_or_check
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -68,14 +69,10 @@ def _table(rows: Iterable[tuple[str, str, str, str]]) -> str:
     return "\n".join(["| name | type | labels | meaning |", "|---|---|---|---|", *lines])
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Write the page, or compare it."""
-    text = render()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    return 0 if PAGE.read_text(encoding="utf-8") == text else 5
+    return write_or_check({PAGE: render()}, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
+
 __all__ = ["PAGE", "main", "render"]
 
 PAGE = Path(__file__).resolve().parent / "reference" / "python.md"
@@ -79,17 +81,10 @@ def _prose(text: str) -> str:
     return "\n\n".join(parts)
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Write the page, or compare it."""
-    text = render()
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print("docs/reference/python.md has drifted; run python docs/generate_python.py", file=sys.stderr)
-        return 5
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check({PAGE: render()}, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
