@@ -10,6 +10,7 @@ that makes another workload is a failure; figures depend on the machine, and onl
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from tests.torture.scenes.house import House
 from tests.torture.scenes.report import BASELINE, Scene, as_baseline, compare, machine, read_baseline
 from tests.torture.scenes.workload import Workload
 
-__all__ = ["SCENES", "play", "run"]
+__all__ = ["NAMES", "SCENES", "play", "run"]
 
 SEED = 15
 Play = Callable[[House, Workload, Scene, bool], None]
@@ -35,26 +36,37 @@ SCENES: dict[str, tuple[str, Play]] = {
     "weather": ("S4-15.4", faults.weather),
     "lossy_links": ("S4-15.4", networks.lossy_links),
     "floods": ("S4-15.9", networks.floods),
+    "slow_readers": ("S4-15.9", networks.slow_readers),
     "late_evidence": ("S4-15.7", trust.late_evidence),
     "key_rotation": ("S4-15.8", trust.key_rotation),
     "misbehaving_peers": ("S4-15.9", faults.misbehaving_peers),
     "followers": ("S4-15.10", copies.followers),
     "policy_cost": ("S4-15.11", load.policy_cost),
 }
+# Scenes in which nothing depends on the transport are played again over each of the others: "key_rotation over quic".
+OVER = ("tls", "grpc", "quic")
+SAME_OVER_ALL = ("bursts", "replay", "late_evidence", "key_rotation", "followers")
+NAMES = (*SCENES, *(f"{name} over {transport}" for transport in OVER for name in SAME_OVER_ALL))
 
 
 def run(quick: bool) -> dict[str, Any]:
     """The run `make torture` does."""
-    return play(list(SCENES), quick=quick)
+    return play(NAMES, quick=quick)
 
 
 def play(names: Sequence[str], *, quick: bool, seed: int = SEED) -> dict[str, Any]:
-    """Some scenes, one after the other, in one house."""
+    """Some scenes, one after the other, in one house for each transport."""
     before = read_baseline("quick" if quick else "full")
     parts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="ropewalk-scenes-") as folder, House(Path(folder)) as house:
+    with tempfile.TemporaryDirectory(prefix="ropewalk-scenes-") as folder, contextlib.ExitStack() as stack:
+        houses: dict[str, House] = {}
         for name in names:
-            parts[name] = _play(house, name, quick, seed)
+            act, _, transport = name.partition(" over ")
+            if transport not in houses:
+                place = Path(folder) / (transport or "tcp")
+                place.mkdir()
+                houses[transport] = stack.enter_context(House(place, transport or "tcp"))
+            parts[name] = _play(houses[transport], act, quick, seed)
             compare(parts[name], before.get(name), same_seed=seed == SEED)
             print(f"  {'ok' if parts[name]['ok'] else 'FAILED'}  {name}", file=sys.stderr, flush=True)
     return {
@@ -97,12 +109,12 @@ def write_baseline(report: dict[str, Any]) -> None:
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.torture.scenarios", description=__doc__)
-    options.add_argument("names", nargs="*", metavar="SCENE", help=f"of {', '.join(SCENES)}; default all")
+    options.add_argument("names", nargs="*", metavar="SCENE", help=f"of {', '.join(NAMES)}; default all")
     options.add_argument("--quick", action="store_true", help="a small share of each")
     options.add_argument("--seed", type=int, default=SEED)
     options.add_argument("--write-baseline", action="store_true", help="hold later runs against this one")
     asked = options.parse_args()
-    report = play(asked.names or list(SCENES), quick=asked.quick, seed=asked.seed)
+    report = play(asked.names or NAMES, quick=asked.quick, seed=asked.seed)
     target = Path("build") / "torture-scenarios.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(report, indent=2) + "\n")

@@ -78,10 +78,11 @@ class Server:
 
 
 class House:
-    """A folder in which scenes live. Use it in a `with`: whatever was started is ended."""
+    """A folder in which scenes live, and the transport between them. Use it in a `with`: what was started is ended."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, transport: str = "tcp") -> None:
         self.folder, self.home = folder, folder / LOG / "ropewalk"
+        self.transport = transport
         self._run = living_in(folder)
         self._running: list[subprocess.Popen[str]] = []
         self._servers: dict[str, Server] = {}
@@ -143,8 +144,9 @@ class House:
         self.ran("ledger", "trust", "--channel", channel, "-o", trust.name)
         return trust
 
-    def server(self, transport: str = "tcp", *more: str) -> Server:
+    def server(self, transport: str | None = None, *more: str) -> Server:
         """The server of all channels over a transport, started when it is first asked for."""
+        transport = transport or self.transport
         name = " ".join((transport, *more))
         if name not in self._servers:
             listens = () if transport in ("tcp", "tls") else (f"--{transport}", "127.0.0.1:0")
@@ -173,8 +175,7 @@ class House:
         """A client in this process, of a server elsewhere."""
         if transport == "mailbox":
             return MailboxClient(self._mailbox(channel).url, channel)
-        url = self.server(transport).url
-        return LedgerClient(url, channel, files=None if transport == "tcp" else self.files("client"))
+        return self.remote(self.server(transport).url, channel)
 
     def _mailbox(self, channel: str) -> Server:
         """The host of a mailbox, started when it is first asked for."""
@@ -188,7 +189,19 @@ class House:
 
     def connect(self, url: str, channel: str, **options: Any) -> RemoteChannel:
         """A client in this process."""
-        return connect_channel(url, channel, **options)
+        return connect_channel(url, channel, files=self._files_for(url), **options)
+
+    def remote(self, url: str, channel: str) -> LedgerClient:
+        """The same, asynchronous."""
+        return LedgerClient(url, channel, files=self._files_for(url))
+
+    def _files_for(self, url: str) -> TlsFiles | None:
+        return None if url.startswith("tcp:") else self.files("client")
+
+    def certified(self, url: str) -> tuple[str, ...]:
+        """The options of a command that show our certificate, where the transport asks for one."""
+        files = self._files_for(url)
+        return () if files is None else ("--tls", str(files.certificate.parent))
 
     def files(self, name: str) -> TlsFiles:
         """The certificate of a name, of one small authority for all."""
@@ -204,7 +217,7 @@ class House:
     def send(self, url: str, channel: str, raws: Sequence[bytes], *more: str) -> list[dict[str, Any]]:
         """`ledger send` as a process that has no repository; one answer an envelope."""
         where = ("ledger", "send", url, "--channel", channel, "--file", "-", "--jsonl", "--json")
-        answer = self.run(*where, *more, repo=None, stdin=b"\n".join(raws))
+        answer = self.run(*where, *self.certified(url), *more, repo=None, stdin=b"\n".join(raws))
         return [json.loads(line) for line in answer.text.splitlines()]
 
     def empty(self, name: str) -> str:
@@ -214,9 +227,8 @@ class House:
 
     def pull(self, url: str, channel: str, repo: str, trust: Path) -> Answer:
         """`ledger pull` as a process."""
-        return self.run(
-            *("ledger", "pull", url, "--channel", channel, "--trust", str(trust), "--json"), repo=repo
-        )
+        where = ("ledger", "pull", url, "--channel", channel, "--trust", str(trust), "--json")
+        return self.run(*where, *self.certified(url), repo=repo)
 
     # --- what stands ------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import secrets
 import socket
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from aioquic.quic.configuration import QuicConfiguration
@@ -18,7 +19,10 @@ from aioquic.quic.connection import QuicConnection
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope.envelope import parse
 from ropewalk.ledger.remote.client import LedgerClient
-from ropewalk.ledger.remote.messages import PROTOCOL
+from ropewalk.ledger.remote.conversation import cancelled
+from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage
+from ropewalk.ledger.remote.transports.grpc_client import GrpcSession
+from ropewalk.ledger.remote.transports.grpc_messages import request_message
 from ropewalk.net.quic import connect_quic
 from tests.torture.scenes.house import House, Server
 from tests.torture.scenes.report import Scene
@@ -26,10 +30,11 @@ from tests.torture.scenes.weather import UdpWeather, Weather
 from tests.torture.scenes.workload import Workload
 from tests.waiting import LIMIT_S
 
-__all__ = ["floods", "lossy_links"]
+__all__ = ["floods", "lossy_links", "slow_readers"]
 
 NETEM = ("delay", "4ms", "3ms", "loss", "2%")
 GROWTH_MIB_MAX = 96
+ASKED = 16  # requests of a client that reads no answer
 
 
 @contextlib.contextmanager
@@ -106,7 +111,7 @@ def lossy_links(house: House, work: Workload, scene: Scene, quick: bool) -> None
 
 
 def floods(house: House, work: Workload, scene: Scene, quick: bool) -> None:
-    """Handshakes that never end, streams that stay half open, readers that read nothing; a healthy client goes on."""
+    """Handshakes that never end and streams that stay half open; a healthy client goes on."""
     handshakes, streams = (200, 40) if quick else (3_000, 100)
     house.create("floods")
     raws = {name: work.raws(40) for name in ("grpc", "quic")}
@@ -148,6 +153,59 @@ async def _flooded(
             if found.scheme == "quic":
                 await close()
     return [each.detail for each in outcomes if isinstance(each, RopewalkError)]
+
+
+def slow_readers(house: House, work: Workload, scene: Scene, quick: bool) -> None:
+    """Clients ask for all blocks, again and again, and read none; a healthy client sends and reads on."""
+    blocks, readers = (24, 3) if quick else (96, 8)
+    house.create("slow")
+    early, raws = work.raws(blocks, 512 << 10), {name: work.raws(20) for name in ("grpc", "quic")}
+    for number, (transport, healthy) in enumerate(raws.items()):
+        server = house.server(transport)
+        if not number:
+            with house.connect(server.url, "slow") as remote:
+                for raw in early:
+                    remote.submit(raw)
+        with server.watched() as memory:
+            read, refused = asyncio.run(_unread(house, server.url, healthy, readers))
+        asked = readers * ASKED * sum(map(len, early)) >> 20
+        scene.check(
+            f"{transport}: a healthy client sends and reads all blocks meanwhile",
+            not refused and set(early) <= set(read) and set(healthy) <= set(read),
+            refused=refused[:2],
+        )
+        scene.check(
+            f"{transport}: the server holds no more than {GROWTH_MIB_MAX} MiB beyond what it held before",
+            server.alive and memory[1] - memory[0] <= GROWTH_MIB_MAX,
+            most_mib=round(memory[1], 1),
+            asked_mib=asked,
+        )
+        scene.measure(f"{transport}_growth_mib", memory[1] - memory[0])
+        scene.measure(f"{transport}_asked_mib", asked)
+
+
+async def _unread(house: House, url: str, raws: list[bytes], readers: int) -> tuple[list[bytes], list[str]]:
+    """What a healthy client reads after it has sent, and what was refused, among clients that read nothing."""
+    async with contextlib.AsyncExitStack() as stack:
+        calls = []
+        for _ in range(readers):
+            slow = await stack.enter_async_context(house.remote(url, "slow"))
+            session: Any = slow._session
+            asking = [RemoteMessage("blocks", number, {"from": 0}) for number in range(1, ASKED + 1)]
+            if isinstance(session, GrpcSession):
+                read = session.carrier.calls["Read"]
+                calls += [read(request_message(each, session._session, 1 << 40)[1]) for each in asking]
+            else:
+                await cancelled(*(lane.reading for lane in session._lanes.values()))
+                for each in asking:
+                    await session.send(each)
+        async with LedgerClient(url, "slow", files=house.files("healthy")) as healthy:
+            outcomes = await healthy.submit_many(raws)
+            found = [raw async for _, block in healthy.blocks() for raw in block[1:]]
+        for call in calls:
+            call.cancel()
+            await call.code()
+    return found, [each.detail for each in outcomes if isinstance(each, RopewalkError)]
 
 
 @contextlib.contextmanager

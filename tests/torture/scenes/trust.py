@@ -168,22 +168,17 @@ def key_rotation(house: House, work: Workload, scene: Scene, quick: bool) -> Non
     gates = [threading.Event() for _ in range(turns + 1)]
     copy = house.empty("rotated-copy.git")
     house.pull(server.url, channel, copy, trust)
-    following = house.start(
-        *(
-            "ledger",
-            "pull",
-            server.url,
-            "--channel",
-            channel,
-            "--trust",
-            str(trust),
-            "--follow",
-            "--every",
-            "0.05",
-        ),
-        repo=copy,
-        stdout=subprocess.DEVNULL,
+    where = (
+        "ledger",
+        "pull",
+        server.url,
+        "--channel",
+        channel,
+        "--trust",
+        str(trust),
+        *house.certified(server.url),
     )
+    following = house.start(*where, "--follow", "--every", "0.05", repo=copy, stdout=subprocess.DEVNULL)
     streams = [Stream(house, server.url, channel, gated(pool, gates)) for pool in pools]
     rotated, late, took = [], [], []
     try:

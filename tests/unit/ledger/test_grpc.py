@@ -29,6 +29,7 @@ from ropewalk.ledger.remote.proto import ledger_pb2 as pb
 from ropewalk.ledger.remote.replica import pull_channel
 from ropewalk.ledger.remote.sync_client import connect_channel
 from ropewalk.ledger.remote.transports.grpc_messages import calls
+from ropewalk.ledger.remote.transports.grpc_server import READS_EACH_MAX
 from ropewalk.ledger.rules.policy import STRICT
 from ropewalk.net.tls import TlsFiles
 
@@ -41,7 +42,8 @@ async def grpc_channel(url: str, files: TlsFiles) -> AsyncIterator[Any]:
     credentials = grpc.ssl_channel_credentials(
         files.roots.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
     )
-    async with grpc.aio.secure_channel(url.removeprefix("grpc://"), credentials) as channel:
+    options = (("grpc.http2.bdp_probe", 0),)  # a window that does not grow, so that what is not read waits
+    async with grpc.aio.secure_channel(url.removeprefix("grpc://"), credentials, options) as channel:
         yield channel
 
 
@@ -260,3 +262,37 @@ def test_proto_code_is_what_the_schema_gives():
     found = runpy.run_path(str(root / "docs" / "generate_proto.py"))
     for name, text in found["generated"]().items():
         assert (found["FOLDER"] / name).read_text() == text, name
+
+
+def test_grpc_unread_calls_give_way(tmp_path, authority, monkeypatch):
+    """Unread calls keep the places of their own certificate alone, and end with a status once they are read."""
+    monkeypatch.setattr("ropewalk.ledger.remote.transports.grpc_server.READS_MAX", READS_EACH_MAX)
+    big = [observed(payload=f"{i}" * (700 << 10)).raw for i in range(10)]
+    session = pb.Session(channel="audit")
+
+    async def main() -> None:
+        async with (
+            served(tmp_path, port=None, files=authority.files("server"), grpc=ANY, idle_s=1.0) as server,
+            grpc_channel(server.url, authority.files("client")) as slow,
+            grpc_channel(server.url, authority.files("other")) as healthy,
+        ):
+            append = calls(healthy)["Append"]()
+            for raw in big:
+                await append.write(pb.AppendRequest(session=session, envelopes=[raw]))
+                await append.read()
+            read = calls(slow)["Read"]
+            unread = [read(pb.ReadRequest(session=session)) for _ in range(READS_EACH_MAX)]
+            for each in unread:
+                await each.read()  # it has begun, and then nothing is read
+            found = [each async for each in calls(healthy)["Read"](pb.ReadRequest(session=session))]
+            assert len(found) == len(big)
+            for call, why in [(read(pb.ReadRequest(session=session)), "too many reads")] + [
+                (each, "has read nothing for 1 s") for each in unread
+            ]:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    while await call.read() is not grpc.aio.EOF:
+                        pass
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                assert why in caught.value.details()
+
+    asyncio.run(main())

@@ -332,7 +332,8 @@ class LedgerServer:
 
         wanted = self._wanted["grpc"]
         assert self._files is not None and isinstance(wanted, tuple)
-        return await serve_grpc(self, wanted, self._files, self._connections.connections_max)
+        most = self._connections.connections_max
+        return await serve_grpc(self, wanted, self._files, sessions_max=most, idle_s=self._idle_s)
 
     async def _listen(self) -> Listening:
         return await serve_tcp(

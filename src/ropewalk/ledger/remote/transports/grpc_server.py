@@ -8,8 +8,9 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import grpc
 from cryptography import x509
@@ -25,7 +26,7 @@ from ropewalk.ledger.remote.proto import ledger_pb2 as pb
 from ropewalk.ledger.remote.transports.grpc_messages import SERVICE, abort, handlers, outcome_message
 from ropewalk.net.admission import HANDSHAKE_S_MAX
 from ropewalk.net.refusals import listening
-from ropewalk.net.tls import TlsFiles, certificate_from, server_tls
+from ropewalk.net.tls import Certificate, TlsFiles, certificate_from, server_tls
 
 if TYPE_CHECKING:
     from ropewalk.ledger.remote.server import LedgerServer
@@ -35,6 +36,8 @@ Context = Any  # grpc.aio.ServicerContext; the package publishes no types
 SESSION_S: Final = 600.0  # a session that is not used for so long must be negotiated again
 CALLS_MAX: Final = 256  # in progress, of all clients together
 STREAMS_MAX: Final = 64  # in progress, of one connection
+READS_MAX: Final = 32  # that send blocks, of all clients together; one whose client reads nothing holds 3 MiB
+READS_EACH_MAX: Final = 4  # of one certificate
 # Connections, also those whose handshake is in progress: grpcio has no separate limit for them, and one costs 38 KiB.
 CONNECTIONS_MAX: Final = 1_024
 GRACE_S: Final = 1.0  # for calls to end when the server stops
@@ -73,7 +76,7 @@ class GrpcListener:
 
 
 async def serve_grpc(
-    host: LedgerServer, address: tuple[str, int], files: TlsFiles, sessions_max: int
+    host: LedgerServer, address: tuple[str, int], files: TlsFiles, *, sessions_max: int, idle_s: float
 ) -> GrpcListener:
     """Listen; clients must show a certificate."""
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -86,7 +89,7 @@ async def serve_grpc(
         require_client_auth=True,
     )
     server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-    server.add_generic_rpc_handlers((handlers(LedgerService(host, sessions_max)),))
+    server.add_generic_rpc_handlers((handlers(LedgerService(host, sessions_max, idle_s)),))
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -140,8 +143,10 @@ class _Append(_Call):
 class LedgerService:
     """The methods of the service. A session that was negotiated belongs to the certificate that negotiated it."""
 
-    def __init__(self, host: LedgerServer, sessions_max: int) -> None:
-        self._host, self._sessions_max = host, sessions_max
+    def __init__(self, host: LedgerServer, sessions_max: int, idle_s: float) -> None:
+        self._host, self._sessions_max, self._idle_s = host, sessions_max, idle_s
+        self._reads = asyncio.Semaphore(READS_MAX)
+        self._reads_of: WeakValueDictionary[Certificate, asyncio.Semaphore] = WeakValueDictionary()
         self._sessions: OrderedDict[bytes, tuple[_Call, float]] = OrderedDict()  # the longest unused first
 
     async def Negotiate(self, request: pb.NegotiateRequest, context: Context) -> pb.NegotiateResponse:
@@ -182,27 +187,67 @@ class LedgerService:
             if fault is not None:
                 raise fault
 
-    async def Read(self, request: pb.ReadRequest, context: Context) -> AsyncIterator[pb.ReadResponse]:
+    async def Read(self, request: pb.ReadRequest, context: Context) -> None:
         async with _told(context):
             call = self._call(request.session, context)
-            height, sent = getattr(request, "from"), 0
-            facts = {"to": request.to} if request.HasField("to") else {}
-            while True:
-                begun = height
-                async for message in call.answer(RemoteMessage("blocks", 1, {"from": height, **facts})):
-                    if message.op == "problem":
-                        raise _problem_of(message)
-                    height = message.facts["height"]
-                    if message.op == "block":
-                        sent += sum(map(len, message.parts))
-                        yield pb.ReadResponse(
-                            height=height,
-                            first=message.facts["first"],
-                            lines_total=message.facts["lines"],
-                            lines=message.parts,
-                        )
-                if height == begun or (request.max_bytes and sent >= request.max_bytes):
-                    return
+            assert call.peer.certificate is not None
+            own = self._reads_of.setdefault(call.peer.certificate, asyncio.Semaphore(READS_EACH_MAX))
+            async with self._turn(own) as _, self._turn(self._reads) as give_way:
+                await self._read(call, request, context, give_way)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, reads: asyncio.Semaphore) -> AsyncIterator[Callable[[], None]]:
+        """Wait until another read ends; yields what gives the place to the next before the end."""
+        try:
+            async with asyncio.timeout(2 * self._idle_s):  # longer than a stalled call keeps its place
+                await reads.acquire()
+        except TimeoutError as error:
+            raise Unavailable("too many reads are in progress", advice="Try again later.") from error
+        with contextlib.ExitStack() as held:
+            held.callback(reads.release)
+            yield held.close
+
+    async def _read(
+        self, call: _Call, request: pb.ReadRequest, context: Context, give_way: Callable[[], None]
+    ) -> None:
+        height, sent = getattr(request, "from"), 0
+        facts = {"to": request.to} if request.HasField("to") else {}
+        while True:
+            begun = height
+            async for message in call.answer(RemoteMessage("blocks", 1, {"from": height, **facts})):
+                if message.op == "problem":
+                    raise _problem_of(message)
+                height = message.facts["height"]
+                if message.op == "block":
+                    sent += sum(map(len, message.parts))
+                    said = pb.ReadResponse(
+                        height=height,
+                        first=message.facts["first"],
+                        lines_total=message.facts["lines"],
+                        lines=message.parts,
+                    )
+                    await self._write(context, said, give_way)
+            if height == begun or (request.max_bytes and sent >= request.max_bytes):
+                return
+
+    async def _write(self, context: Context, message: Any, give_way: Callable[[], None]) -> None:
+        """Send a message. If the client reads nothing, other clients go first, and the call ends once it reads again.
+
+        grpcio cannot end a call whose message is still on its way. So a stalled call keeps its place among those of
+        its certificate, and only those.
+        """
+        sending = asyncio.ensure_future(context.write(message))
+        try:
+            done, _ = await asyncio.wait({sending}, timeout=self._idle_s)
+            if not done:
+                told = f"grpc:{context.peer()} has read nothing for {self._idle_s:g} s"
+                _journal.warning("%s", told)
+                give_way()
+                await sending
+                raise Unavailable(told, advice="Ask again.")
+            await sending
+        finally:
+            sending.cancel()
 
     async def Head(self, request: pb.HeadRequest, context: Context) -> pb.HeadResponse:
         async with _told(context):
