@@ -36,7 +36,13 @@ from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import GENESIS, parse_record, seal
 from ropewalk.ledger.bundle.check import BundleVerifier
-from ropewalk.ledger.bundle.files import chunk_ranges, export_blocks, export_bundle, inspect_bundle
+from ropewalk.ledger.bundle.files import (
+    chunk_ranges,
+    export_blocks,
+    export_bundle,
+    inspect_bundle,
+    verify_bundle,
+)
 from ropewalk.ledger.bundle.findings import STEPS
 from ropewalk.ledger.bundle.format import BundleBuilder, frame_member, proof_lines
 from ropewalk.ledger.bundle.manifest import parse_manifest
@@ -737,3 +743,17 @@ def test_what_is_framed_is_read_in_any_pieces(files, step):
         else:
             got.append((event.name, b""))
     assert got == files
+
+
+@pytest.mark.parametrize(
+    "identity", [5, {"identity_type": "ed25519", "public_key": 5}, {"identity_type": []}]
+)
+def test_odd_identity_does_not_stop_the_verifier(tmp_path, identity):
+    """The list of a report names signers; what is no key there has no name."""
+    raw = jcs.encode({"origin_identity": identity})
+    block = seal(
+        NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=[raw], timestamp_ns=NOON_NS
+    )
+    export_blocks(iter([block]), NODE, tmp_path / "odd.tar.zst")
+    found = verify_bundle(tmp_path / "odd.tar.zst", Trust((NODE.public,), (NODE.public,)))
+    assert [each.signer for each in found.listed] == [""]

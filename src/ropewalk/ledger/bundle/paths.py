@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from blake3 import blake3
@@ -298,13 +299,16 @@ class PathCheck:
 def _list_envelope(height: int, index: int, raw: bytes, value: dict[str, Any]) -> ListedEnvelope:
     when, kind, name = (str(value.get(each, ""))[:200] for each in ("timestamp", "event_class", "event_type"))
     identity = value.get("origin_identity")
+    members = identity if isinstance(identity, dict) else {}
+    alg, key = members.get("identity_type"), members.get("public_key")
     try:
-        assert isinstance(identity, dict)
-        signer = PublicKey.from_text(identity["identity_type"], identity["public_key"]).did()
-    except (
-        RopewalkError,
-        AssertionError,
-        KeyError,
-    ):  # an enclave, or not an envelope, which the steps report
+        signer = _did(alg, key) if isinstance(alg, str) and isinstance(key, str) else ""
+    except RopewalkError:  # an enclave, or not an envelope, which the steps report
         signer = ""
     return ListedEnvelope(height, index, envelope_id(raw).hex(), when, kind, name, signer)
+
+
+@lru_cache(maxsize=256)
+def _did(alg: str, key: str) -> str:
+    """Return a key as did:key. Few keys sign many envelopes, and writing a key costs more than checking an envelope."""
+    return PublicKey.from_text(alg, key).did()
