@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import http.client
 import json
+import socket
 import ssl
 
 import pytest
@@ -215,6 +216,31 @@ def test_client_certificate_is_an_identity(tmp_path):
         assert status(server, tmp_path, "ada") == 200
         assert status(server, tmp_path, "bob") == 401
         assert status(server, tmp_path, None) == 401
+
+
+def test_certificate_is_renewed_without_restart(tmp_path):
+    authority = certificate("authority", is_ca=True)
+    save(tmp_path, "ca", authority)
+    first, second = certificate("first", authority), certificate("second", authority)
+    save(tmp_path, "server", first)
+
+    def shown() -> str:
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        context.check_hostname = False
+        plain = socket.create_connection((server.host, server.port), LIMIT_S)
+        with context.wrap_socket(plain) as secure:
+            found = secure.getpeercert(binary_form=True)
+        assert found is not None
+        return x509.load_der_x509_certificate(found).subject.rfc4514_string()
+
+    with serving(tmp_path, "--tls-cert", "server.pem", "--tls-key", "server.key") as server:
+        assert shown() == "CN=first"
+        save(tmp_path, "next", second)
+        (tmp_path / "next.pem").replace(tmp_path / "server.pem")
+        until(lambda: "was not renewed" in server.errors())
+        assert shown() == "CN=first"
+        (tmp_path / "next.key").replace(tmp_path / "server.key")
+        until(lambda: shown() == "CN=second")
 
 
 def status(server: Served, folder, name: str | None) -> int:

@@ -14,10 +14,11 @@ from typing import Any
 
 import uvicorn
 
-from ropewalk.errors import Invalid, NotFound, Usage
+from ropewalk.errors import Invalid, NotFound, RopewalkError, Usage
 from ropewalk.net.admission import connection_budget
 from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.refusals import listening
+from ropewalk.server.auth.auth_file import file_mark
 from ropewalk.server.http.app import API, make_app
 from ropewalk.server.http.connections import StreamSockets, http_protocol
 from ropewalk.server.http.guard import Gate
@@ -31,6 +32,7 @@ BACKLOG = 1_024  # connections that the kernel keeps until they are accepted
 # asyncio accepts as many in one turn as its backlog says, before those beyond the limit are closed; few enough that
 # the reserve of file descriptors holds them.
 ACCEPTED_PER_TURN = 32
+RENEWAL_TICKS = 20  # uvicorn ticks ten times a second
 ENDED_AT_ONCE = 143  # as a shell reports SIGTERM
 _journal = logging.getLogger("ropewalk.server")
 
@@ -106,10 +108,29 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, node: ServerNode) -> None:
         super().__init__(config)
         self._node = node
+        self._tls_mark = _mark(node.settings.tls)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % RENEWAL_TICKS == 0 and (mark := _mark(self._node.settings.tls)) != self._tls_mark:
+            self._tls_mark = mark
+            self._renew_certificate()
+        return await super().on_tick(counter)
+
+    def _renew_certificate(self) -> None:
+        """Use the certificate that is in the files now for new connections, if it fits its key."""
+        tls, context = self._node.settings.tls, self.config.ssl
+        assert tls is not None and context is not None
+        try:
+            tls_context(tls)  # loading a pair that does not fit would spoil the context in use
+            context.load_cert_chain(tls.certificate, tls.key, password="")
+        except (RopewalkError, OSError) as error:
+            _journal.warning("the certificate was not renewed, and the old one stays in use: %s", error)
+        else:
+            _journal.info("renewed the certificate from %s", tls.certificate)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Streams never end by themselves: close them first, then wait for the answers under way.
@@ -151,6 +172,11 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _mark(tls: TlsPaths | None) -> list[object]:
+    """Return what changes when the files of the certificate are replaced."""
+    return [file_mark(path) for path in (tls.certificate, tls.key)] if tls is not None else []
 
 
 def tls_context(paths: TlsPaths) -> ssl.SSLContext:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -112,23 +111,23 @@ def parse_document(raw: bytes) -> dict[str, Any]:
 
 def check_numbers(raw: bytes) -> None:
     """Refuse JSON with a decimal whose digits a double does not hold (S0 §1)."""
-    if _may_lose_digits(raw):
-        json.loads(raw, parse_float=_exact)
-
-
-# Fifteen digits survive a double, and so does every exponent of at most two: most documents need no second look.
-_may_lose_digits = re.compile(rb"[0-9.]{17}|[0-9][eE][-+]?[0-9]{3}").search
+    _decode(raw.decode())
 
 
 def _exact(literal: str) -> float:
     value = float(literal)
-    if Decimal(literal) != Decimal(repr(value)):
+    # Fifteen digits survive a double: most numbers need no second look.
+    if (len(literal) > 16 or "e" in literal or "E" in literal) and Decimal(literal) != Decimal(repr(value)):
         raise InvalidJson(
             f"number {literal[:60]} would be recorded as {value!r}: a double does not hold its digits",
             reason="lossy number",
             advice="Write numbers that must stay exact as strings or as integers, as S0 §1 asks.",
         )
     return value
+
+
+# One decoder for all: decoding takes a quarter of the time that a search for such numbers with a pattern takes.
+_decode = json.JSONDecoder(parse_float=_exact).decode
 
 
 def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> EncodedEnvelope:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cryptography import x509
 
 from ropewalk.disk.durable import Disk, read_file
-from ropewalk.errors import Conflict, Invalid, NotFound, RopewalkError, Unauthenticated
+from ropewalk.errors import Conflict, Invalid, NotFound, RopewalkError, Unauthenticated, located
 from ropewalk.kernel import jcs
 from ropewalk.server.auth.rights import LOCAL, Identity, Right, parse_right
 
@@ -175,7 +175,7 @@ class Authenticator:
         self.fault: str | None = None
         if path is not None:
             self._rules = read_rules(path)
-            self._mark = _mark(path)
+            self._mark = file_mark(path)
 
     @property
     def required(self) -> bool:
@@ -186,7 +186,7 @@ class Authenticator:
         """Return who sends a request."""
         if self._path is None:
             return LOCAL
-        mark = _mark(self._path)
+        mark = file_mark(self._path)
         if mark != self._mark:
             self._mark = mark
             try:
@@ -200,7 +200,8 @@ class Authenticator:
         return self._rules.identify(shown)
 
 
-def _mark(path: Path) -> object:
+def file_mark(path: Path) -> object:
+    """Return what changes when a file is replaced; None if it is not there."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once a request; building a Path costs more than the call
     except OSError:
@@ -211,7 +212,8 @@ def _mark(path: Path) -> object:
 def read_rules(path: Path) -> AuthRules:
     """Read an auth file; a missing one raises `NotFound`."""
     try:
-        return parse_rules(read_file(path, FILE_BYTES_MAX))
+        with located(path.name):
+            return parse_rules(read_file(path, FILE_BYTES_MAX))
     except FileNotFoundError as error:
         raise NotFound(
             f"there is no auth file {path}", name=str(path), advice="Make one with `ropewalk auth add NAME`."
