@@ -109,6 +109,24 @@ EXPORT int64_t ropewalk_hash_all(const uint8_t *prefix, uint64_t prefix_size, co
     return left;
 }
 
+/* Hash the lines of a text, each behind the prefix. Returns how many there are; -1 if there are more than `room`, or one
+ * is above one chunk. */
+EXPORT int64_t ropewalk_hash_lines(const uint8_t *prefix, uint64_t prefix_size, const uint8_t *raw, uint64_t size,
+                                   uint64_t room, uint8_t *out) {
+    const uint8_t *const end = raw + size;
+    uint64_t count = 0;
+    batch it = {.count = 0};
+    if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || prefix_size > BLOCK) return -1;
+    for (const uint8_t *stop = raw; stop < end; raw = stop + 1) {
+        stop = memchr(raw, '\n', (size_t)(end - raw));
+        if (!stop) stop = end;
+        if (count == room || (uint64_t)(stop - raw) > CHUNK - prefix_size) return -1;
+        add(&it, prefix, prefix_size, raw, (size_t)(stop - raw), out + HASH * count++);
+    }
+    if (it.count) run(&it);
+    return (int64_t)count;
+}
+
 /* Fold hashes to their Merkle root, which lies in the first place then; an odd one moves up. Needs at least one. */
 EXPORT int32_t ropewalk_fold(const uint8_t *prefix, uint64_t prefix_size, uint8_t *hashes, uint64_t count) {
     batch it = {.count = 0};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -29,6 +30,16 @@ def hash_all(prefix: bytes, messages: Sequence[bytes]) -> tuple[bytearray, list[
             return None
         left += missed
     return out, [at for at, each in enumerate(messages) if len(each) > room] if left else []
+
+
+def hash_lines(prefix: bytes, text: bytes, start: int, stop: int, most: int) -> bytes | None:
+    """Return the BLAKE3 hashes of the lines of a part of a text behind a prefix; None if one is long, or too many."""
+    loaded = library()
+    assert loaded is not None
+    out = bytearray(HASH_BYTES * most)
+    raw = ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
+    found = loaded.ropewalk_hash_lines(prefix, len(prefix), raw + start, stop - start, most, address(out))
+    return None if found < 0 else bytes(out[: HASH_BYTES * found])
 
 
 def fold(prefix: bytes, hashes: bytes | bytearray) -> bytes | None:

@@ -33,6 +33,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (_bytes, _u64, ctypes.c_int32, _u64, *(_bytes, _u64) * 3, _bytes, _bytes, _bytes),
     ),
     "ropewalk_hash_all": (ctypes.c_int64, (_bytes, _u64, _bytes, _bytes, _u64, _bytes)),
+    "ropewalk_hash_lines": (ctypes.c_int64, (_bytes, _u64, _bytes, _u64, _u64, _bytes)),
     "ropewalk_fold": (ctypes.c_int32, (_bytes, _u64, _bytes, _u64)),
     "ropewalk_index": (ctypes.c_int32, (_u64, _bytes, _bytes, _bytes, _bytes)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from ropewalk import native
 from ropewalk.kernel import merkle
 from ropewalk.kernel.merkle import LEDGER
-from ropewalk.ledger.block.leaves import leaf_hashes, leaves_root, split_hashes
+from ropewalk.ledger.block.leaves import StoredLines, leaf_hashes, leaves_root, split_hashes
+from ropewalk.ledger.channel.segments.format import lines_of
 from ropewalk.native.library import library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler built the loops")
@@ -48,3 +50,27 @@ def test_loops_refuse_sizes_they_do_not_know():
 
     assert hash_all(bytes(65), [b"a"]) is None and fold(bytes(65), bytes(out)) is None
     assert fold(b"", b"") is None
+
+
+@given(
+    st.lists(st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")), min_size=1), st.integers(0, 3)
+)
+@settings(max_examples=60, deadline=None)
+def test_stored_lines_are_those_of_the_body(lines: list[bytes], padding: int):
+    body = b"\n".join(lines) + b"\n" * padding
+    wanted = lines_of(body)
+    for switch in (contextlib.nullcontext, native.switched_off):
+        with switch():
+            found = StoredLines(body)
+            assert (len(found), found[0], found.size) == (len(wanted), wanted[0], sum(map(len, wanted)))
+            assert leaf_hashes(found[1:]) == leaf_hashes(wanted[1:])
+            assert len(found[1:]) == len(wanted) - 1 and list(found) == wanted
+
+
+@pytest.mark.parametrize(("count", "size"), [(8_192, 3), (8_193, 3), (20, 1_100), (9, 1_000)])
+def test_stored_lines_beyond_the_loops(count: int, size: int):
+    """Lines above a chunk, and more lines than a block may have, are cut and hashed by Python."""
+    wanted = [b"record", *[b"%0*d" % (size, n) for n in range(count)]]
+    found = StoredLines(b"\n".join(wanted) + b"\n")
+    assert (len(found), found.size) == (count + 1, sum(map(len, wanted)))
+    assert leaf_hashes(found[1:]) == leaf_hashes(wanted[1:]) and found[1:][count - 1] == wanted[-1]

@@ -13,6 +13,7 @@ from tests.serving import call, command, environment
 from tests.waiting import LIMIT_S
 
 from ropewalk.disk.state_folder import StateFolder
+from ropewalk.errors import Invalid
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.settings import create_channel
@@ -176,9 +177,57 @@ def test_compaction_joins_small_packs(place):
     assert done.returncode == 0, done.stdout
 
 
-def test_drills_need_archives():
-    from ropewalk.errors import Invalid
+def test_tables_job_reports_missing_warehouse(place):
+    wanted = place.folder / "tables"
+    settings = parse_watch({"version": 1, "tables": {"warehouse": str(wanted)}})
+    schedules = place.schedules(settings)
+    assert schedules.run_due() == [] and not wanted.exists()
+    known = schedules.state()["tables"]
+    assert not known["ok"] and known["detail"] == f"there is no warehouse at {wanted}"
+    assert known["due_ns"] > place.now  # the jitter's due time, as for every job
+    assert [each["event_type"] for each in place.records()] == ["schedule.tables"]
 
+
+def piped(place: Place, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    line = command("--repo", str(place.folder / "log.git"), "pipeline", *arguments)
+    return subprocess.run(
+        line, capture_output=True, env=environment(place.folder), cwd=place.folder, check=False, timeout=600
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_tables_job_compacts_by_child_process(place):
+    """The real command, with Spark: small files of two batches become one, and what fails is recorded."""
+    tables = place.folder / "tables"
+    for number in range(2):
+        event = json.dumps({"type": "t", "payload": {"n": number}}).encode()
+        assert (
+            call(place.folder, "shiplog", "append", "--ns", "a", "--file", "-", stdin=event).returncode == 0
+        )
+        ingested = piped(place, "ingest", "--warehouse", str(tables))
+        assert ingested.returncode == 0, ingested.stderr
+    settings = parse_watch({"version": 1, "tables": {"every_hours": 1, "warehouse": str(tables)}})
+    schedules = place.schedules(settings)
+    (act,) = schedules.run_due()
+    assert act.startswith("compacted tables: 0 summaries, ") and not act.endswith(" 0 files merged")
+    assert schedules.state()["tables"]["ok"]
+    assert [each["event_type"] for each in place.records()] == ["schedule.tables"]
+    verified = piped(place, "verify", "--warehouse", str(tables), "--tables")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    manifest = min((tables / "_ropewalk" / "batches").glob("*.json"))
+    manifest.write_bytes(b"{}")
+    place.now += 2 * DAY_NS
+    assert schedules.run_due() == []
+    assert schedules.state()["tables"]["detail"].startswith("pipeline compact: manifest ")
+
+
+def test_tables_need_a_warehouse():
+    with pytest.raises(Invalid, match="warehouse"):
+        parse_watch({"version": 1, "tables": {"every_hours": 1}})
+
+
+def test_drills_need_archives():
     with pytest.raises(Invalid, match="retention"):
         parse_watch({"version": 1, "drills": {}})
     with pytest.raises(Invalid, match="evry"):

@@ -24,7 +24,7 @@ from ropewalk.errors import (
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
-from ropewalk.ledger.block.leaves import leaf_hashes, leaves_root
+from ropewalk.ledger.block.leaves import StoredLines, leaf_hashes, leaves_root
 
 FORMAT: Final = 1  # header.protocol_version: the major version of this block format
 GENESIS: Final = bytes(32)
@@ -122,7 +122,7 @@ class Block:
     """A block record with the canonical bytes of its envelopes."""
 
     record: BlockRecord
-    envelopes: tuple[bytes, ...]
+    envelopes: Sequence[bytes]
 
     @property
     def header(self) -> Header:
@@ -146,7 +146,7 @@ class Block:
         """Return the block made of these lines. Only the form is checked."""
         if len(lines) < 2:
             raise Invalid("a block must have a record and at least one envelope")
-        return cls(parse_record(lines[0]), tuple(lines[1:]))
+        return cls(parse_record(lines[0]), lines[1:] if isinstance(lines, StoredLines) else tuple(lines[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def check_size(envelopes: Sequence[bytes]) -> None:
     """Raise unless the block has 1 to 8,192 envelopes with at most 4 MiB in total."""
     if not envelopes:
         raise Invalid("a block must have at least one envelope")
-    size = sum(map(len, envelopes))
+    size = envelopes.size if isinstance(envelopes, StoredLines) else sum(map(len, envelopes))
     if len(envelopes) > BLOCK_ENVELOPES_MAX:
         raise TooLarge(
             f"a block must have at most {BLOCK_ENVELOPES_MAX} envelopes, got {len(envelopes)}",

@@ -3,11 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import overload
 
 from ropewalk import native
 from ropewalk.kernel.merkle import HASH_BYTES, LEDGER, root
 
 FEW = 8  # below this, a call costs more than it saves
+LINES_ROOM = 8_192  # hashed in one call, as many as a block may have
+
+
+class StoredLines(Sequence[bytes]):
+    """The lines of a stored body without its padding, cut only when one is asked for: hashing them needs no copies.
+
+    >>> lines = StoredLines(b"record\\none\\ntwo\\n\\n")
+    >>> lines[0], len(lines), lines[1:].size, list(lines[1:])
+    (b'record', 3, 6, [b'one', b'two'])
+    """
+
+    def __init__(self, body: bytes, start: int = 0) -> None:
+        self._body, self._start, self._stop = body, start, len(body)
+        while self._stop > start and body[self._stop - 1] == 10:
+            self._stop -= 1
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        return self._body[self._start : self._stop].split(b"\n")
+
+    @cached_property
+    def _behind_first(self) -> StoredLines | None:
+        end = self._body.find(b"\n", self._start, self._stop)
+        return None if end < 0 else StoredLines(self._body, end + 1)
+
+    @cached_property
+    def hashes(self) -> bytes | None:
+        """The leaf hashes of the lines, end to end; None where Python must make them."""
+        if not native.is_here() or self._start == self._stop:
+            return None
+        from ropewalk.native.hashing import hash_lines
+
+        return hash_lines(LEDGER.leaf_prefix, self._body, self._start, self._stop, LINES_ROOM)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the lines, without newlines."""
+        return self._stop - self._start - len(self) + 1
+
+    @cached_property
+    def _count(self) -> int:
+        if not self._start:
+            return 1 if self._behind_first is None else 1 + len(self._behind_first)
+        return len(self._lines) if self.hashes is None else len(self.hashes) // HASH_BYTES
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | Sequence[bytes]:
+        behind = self._behind_first
+        if behind is not None and at == slice(1, None):
+            return behind
+        if behind is not None and at == 0:
+            return self._body[self._start : behind._start - 1]
+        return self._lines[at]
 
 
 def leaf_hashes(envelopes: Sequence[bytes]) -> bytes:
@@ -16,6 +77,8 @@ def leaf_hashes(envelopes: Sequence[bytes]) -> bytes:
     >>> leaf_hashes([b"a", b"b"]) == LEDGER.leaf(b"a") + LEDGER.leaf(b"b")
     True
     """
+    if isinstance(envelopes, StoredLines) and envelopes.hashes is not None:
+        return envelopes.hashes
     if len(envelopes) >= FEW and native.is_here():
         from ropewalk.native.hashing import hash_all
 

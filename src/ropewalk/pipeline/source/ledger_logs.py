@@ -12,6 +12,7 @@ from ropewalk.disk.repository_paths import RepositoryPaths as Repository
 from ropewalk.errors import BrokenLink, Damaged, Invalid, NotFound, RopewalkError
 from ropewalk.kernel.entry import join
 from ropewalk.ledger.block.block import Block, Header, check_channel_name, check_link, parse_record
+from ropewalk.ledger.block.leaves import StoredLines
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.key_heights import read_heights
 from ropewalk.ledger.channel.segments.format import BlockPlace
@@ -191,7 +192,7 @@ class Ledgers:
                 break
             try:
                 record = channel.segments.read(place, height)
-                lines = record.lines
+                lines = record.lines if deep else StoredLines(record.body)
                 span = check_block(
                     lines,
                     height,

@@ -19,6 +19,7 @@ OBJECTS: dict[str, set[str]] = {
     "drills": {"every_days"},
     "anchors": {"every_hours", "folder", "host"},
     "compaction": {"every_hours"},
+    "tables": {"every_hours", "warehouse"},
 }
 MEMBERS = {"version", "interval_seconds", "webhooks", "freshness_seconds", "notice_days", "server", *OBJECTS}
 
@@ -41,6 +42,8 @@ class WatchConfig:
     anchor_folder: str | None = None
     anchor_host: str = "localhost"
     compaction_s: float | None = None
+    tables_s: float | None = None
+    warehouse: str | None = None
 
 
 def parse_watch(document: dict[str, Any]) -> WatchConfig:
@@ -59,6 +62,8 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
         raise Invalid('"drills" rebuilds channels from archives and needs "retention": {"archive": DIR}')
     if _flag(parts["retention"], "drop") and archive is None:
         raise Invalid('"retention": {"drop": true} needs "archive": what is dropped is read there')
+    if "tables" in document and not parts["tables"].get("warehouse"):
+        raise Invalid('"tables" compacts the tables of a warehouse and needs "warehouse": DIR')
     return WatchConfig(
         interval_s=_number(document, "interval_seconds", 30.0),
         alert_channel=_text(parts["alerts"], "channel"),
@@ -76,6 +81,8 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
         anchor_folder=_text(parts["anchors"], "folder"),
         anchor_host=_text(parts["anchors"], "host") or "localhost",
         compaction_s=_hours(document, "compaction", 24.0),
+        tables_s=_hours(document, "tables", 24.0),
+        warehouse=_text(parts["tables"], "warehouse"),
     )
 
 

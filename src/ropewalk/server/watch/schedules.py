@@ -1,4 +1,4 @@
-"""Work that is done by schedule: archives, packing, recovery drills, anchors, compaction.
+"""Work that is done by schedule: archives, packing, recovery drills, anchors, compaction of logs and tables.
 
 One job runs at a time in a repository, also across processes. When a job is due is written down with a jitter after it
 ran; a crash leaves it due, and every job can be repeated. Each run is recorded in the audit channel.
@@ -8,9 +8,12 @@ ran; a crash leaves it due, and every job can be repeated. Each run is recorded 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,6 +42,8 @@ from ropewalk.server.watch.config import DAY_S, WatchConfig
 
 STATE = "state.json"
 JITTER = 0.1  # of the interval, both ways
+TABLES_TIMEOUT_S = 86_400  # a compaction that runs longer than a day is stopped
+PIPELINE_COMMAND = "from ropewalk.cli import main; main()"
 _journal = logging.getLogger("ropewalk.watch")
 
 Acts = list[str]
@@ -71,6 +76,7 @@ class Schedules:
             "drill": (config.drills_s, self._drill),
             "anchor": (config.anchors_s, self._anchor),
             "compact": (config.compaction_s, self._compact),
+            "tables": (config.tables_s, self._tables),
         }
         return {name: (every_s, job) for name, (every_s, job) in found.items() if every_s is not None}
 
@@ -215,6 +221,35 @@ class Schedules:
             joined = roll_up(folder, self._home / "locks", Disk(), at_most=1)
         if joined:
             acts.append(f"joined packs: {before} to {before - joined}")
+
+    def _tables(self, acts: Acts) -> None:
+        """Run `pipeline compact` in a child process: Spark and its memory end with the job."""
+        warehouse = Path(self._config.warehouse or "")
+        if not warehouse.is_dir():
+            raise NotFound(f"there is no warehouse at {warehouse}", path=str(warehouse))
+        command = [sys.executable, "-c", PIPELINE_COMMAND, "--json", "pipeline", "compact"]
+        command += ["--warehouse", str(warehouse), "--source", str(self._home.parent)]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TABLES_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"pipeline compact ran for more than {TABLES_TIMEOUT_S:,} s") from error
+        if done.returncode:
+            raise Unavailable(f"pipeline compact: {_reason(done.stderr)}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        new, merged = sum(not each["kept"] for each in found["summaries"]), found["files_merged"]
+        if new or merged:
+            acts.append(f"compacted tables: {new} summaries, {merged} files merged")
+
+
+def _reason(stderr: str) -> str:
+    """Return what a command with `--json` says is wrong: the last problem, with its advice."""
+    for line in reversed(stderr.splitlines()):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            problem = json.loads(line)
+            return " ".join(filter(None, (problem["detail"], problem.get("advice"))))
+    return stderr.strip()[-300:] or "it ended without a message"
 
 
 def read_jobs(folder: StateFolder) -> dict[str, dict[str, Any]]:

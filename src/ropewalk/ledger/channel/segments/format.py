@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ropewalk.kernel.digest import blake3
@@ -30,14 +31,18 @@ class BlockPlace:
         return self.offset + ALIGN + self.length
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Record:
-    """One block as stored: its lines (block record, then envelopes) without newlines."""
+    """One block as stored."""
 
     height: int
-    lines: list[bytes]
     place: BlockPlace
-    body: bytes = field(default=b"", compare=False, repr=False)  # the lines as they are stored
+    body: bytes = field(repr=False)
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """Return the block record, then the envelopes, without newlines."""
+        return lines_of(self.body)
 
 
 @dataclass(frozen=True, slots=True)

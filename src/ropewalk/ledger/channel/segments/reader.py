@@ -35,7 +35,6 @@ from ropewalk.ledger.channel.segments.format import (
     Record,
     TornTail,
     has_unwritten_sector,
-    lines_of,
     parse_head,
     segment_head_holds,
 )
@@ -191,7 +190,7 @@ class Segments:
             raise self._damage(place.segment, place.offset, height, "no record of that block here")
         if blake3(body) != head[2]:
             raise self._damage(place.segment, place.offset, height, "body differs from its checksum")
-        return Record(height, lines_of(body), place, body)
+        return Record(height, place, body)
 
     def tail(self, after: BlockPlace | None, height: int) -> tuple[list[Record], TornTail | None]:
         """Return all records after a place, and the torn tail behind them, if any."""
@@ -265,7 +264,7 @@ class Segments:
                 body = self._body(stream.read, raw, start, offset, height, last, floor)
                 if body is None:
                     return
-                yield Record(height, lines_of(body), BlockPlace(start, offset, len(body)))
+                yield Record(height, BlockPlace(start, offset, len(body)), body)
                 offset, height = offset + ALIGN + len(body), height + 1
 
     def _body(
