@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.cli.common.suggest import did_you_mean
-from ropewalk.errors import Invalid, Unverified
+from ropewalk.errors import Damaged, Invalid, Unverified
 from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.test_delta import write
@@ -74,6 +74,19 @@ def test_duckdb_names_the_misspelt_table(store: Warehouse):
         ask_duckdb(store, "SELECT * FROM evnts", 1, did_you_mean)
     assert caught.value.detail == "there is no table 'evnts'"
     assert caught.value.advice_now == "Did you mean events? The tables are deployments, events."
+
+
+@pytest.mark.parametrize("kept", [None, 100])
+def test_duckdb_names_the_damaged_table(store: Warehouse, kept: int | None):
+    """A table file that is missing or truncated is damage, with advice, not a defect of the program."""
+    part = next((store.path / "events").rglob("part*.parquet"))
+    raw = part.read_bytes()
+    part.unlink()
+    if kept is not None:
+        part.write_bytes(raw[:kept])
+    with pytest.raises(Damaged, match=f"table events cannot be read: .*{part.name}") as caught:
+        ask_duckdb(store, "SELECT count(*) FROM deployments", 1)
+    assert "verify --tables" in caught.value.advice_now
 
 
 def test_duckdb_refuses_a_poisoned_manifest(store: Warehouse, tmp_path: Path):

@@ -12,15 +12,14 @@ from typing import Any
 import click
 
 from ropewalk.cli.common.command import Command, emit, read_input, say, session, write_output
-from ropewalk.cli.common.locations import NODE_KEY
+from ropewalk.cli.common.locations import NODE_KEY, key_folder
 from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
 from ropewalk.cli.pipeline.running import (
+    Job,
+    as_job,
     now_ms,
-    recorded,
-    source_of,
     source_option,
     spark_options,
-    spark_session,
     warehouse_option,
 )
 from ropewalk.kernel.terminal_text import printable
@@ -53,9 +52,9 @@ key_option = click.option("--key", "key_name", default=NODE_KEY, metavar="NAME",
     "--partitions", type=click.IntRange(1), metavar="N", help="Hands; the roots are the same for any number."
 )
 @spark_options
+@as_job("replay")
 def replay(
-    warehouse: Path,
-    source: Path | None,
+    job: Job,
     channels: str | None,
     reducer: str,
     until: int | None,
@@ -63,26 +62,21 @@ def replay(
     resume: bool | None,
     unsafe_no_guard: bool,
     partitions: int | None,
-    master: str,
-    remote: str | None,
 ) -> None:
     """Verify channels in parallel, fold each in order, and compare with the snapshots that were recorded.
 
     What the warehouse knows already is not done again. A state that differs from a recorded snapshot ends with 5, an
     Alert on the companion channel, and a bundle that reproduces it.
     """
-    from ropewalk.cli.common.locations import key_folder
     from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.replay.channel_replay import replay_signing
     from ropewalk.pipeline.jobs.replay import Replays, replay_channels
-    from ropewalk.pipeline.tables.warehouse import Warehouse
 
     if ":" in reducer:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
-    store = Warehouse(warehouse)
-    place = find_repository(source_of(store, source))
-    with recorded(store, "replay") as facts, spark_session(master, remote, memory_mb=2048) as spark:
-        replays = Replays(store)
+    place = find_repository(job.place)
+    with job.running(memory_mb=2048) as (spark, facts):
+        replays = Replays(job.store)
         found = replay_channels(
             spark,
             place.git_dir,
@@ -130,35 +124,21 @@ def _replay_line(each: Any) -> str:
 @click.option("--to", "end", type=click.IntRange(0), metavar="H", help="The last block; default: the head.")
 @key_option
 @spark_options
-def export(
-    warehouse: Path,
-    source: Path | None,
-    channels: str | None,
-    blocks: int,
-    start: int,
-    end: int | None,
-    key_name: str,
-    master: str,
-    remote: str | None,
-) -> None:
+@as_job("export")
+def export(job: Job, channels: str | None, blocks: int, start: int, end: int | None) -> None:
     """Write proof bundles, one a range of heights, into <warehouse>/bundles; those that are there are kept."""
-    from ropewalk.cli.common.locations import key_folder
-    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.bundle.files import export_blocks
     from ropewalk.pipeline.jobs.export import export_channels
-    from ropewalk.pipeline.tables.warehouse import Warehouse
 
-    store = Warehouse(warehouse)
-    place = source_of(store.make(), source)
-    keys = find_repository(place).keys if key_name == NODE_KEY else key_folder()
-    with recorded(store, "export") as facts, spark_session(master, remote) as spark:
+    keys, store = job.keys, job.store.make()
+    with job.running() as (spark, facts):
         found = export_channels(
             spark,
-            place,
+            job.place,
             store.inside("bundles"),
             export_blocks,
             key_folder=keys,
-            key_name=key_name,
+            key_name=job.key_name,
             channels=channels,
             start=start,
             end=end,
@@ -179,27 +159,14 @@ def export(
 @click.option("--blocks", type=click.IntRange(2), default=1_000, metavar="N", help="Per summary.")
 @key_option
 @spark_options
-def compact(
-    warehouse: Path,
-    source: Path | None,
-    channels: str | None,
-    blocks: int,
-    key_name: str,
-    master: str,
-    remote: str | None,
-) -> None:
+@as_job("compact")
+def compact(job: Job, channels: str | None, blocks: int) -> None:
     """Sign summaries of closed ranges, check those that stand, and merge small files of the tables."""
-    from ropewalk.cli.common.locations import key_folder
-    from ropewalk.disk.key_files import load_signing
-    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.pipeline.jobs.compact import merge_files, summarise
-    from ropewalk.pipeline.tables.warehouse import Warehouse
 
-    store = Warehouse(warehouse)
-    place = source_of(store.make(), source)
-    key = load_signing(find_repository(place).keys if key_name == NODE_KEY else key_folder(), key_name)
-    with recorded(store, "compact") as facts, spark_session(master, remote) as spark:
-        found = summarise(spark, place, store, key, channels=channels, blocks_per_summary=blocks)
+    key, store = job.key(), job.store.make()
+    with job.running() as (spark, facts):
+        found = summarise(spark, job.place, store, key, channels=channels, blocks_per_summary=blocks)
         merged = merge_files(spark, store, now_ms())
         replaced = 0 if merged is None else len(merged.replaces)
         facts |= {"summaries": len(found), "files_merged": replaced}
@@ -234,17 +201,14 @@ def compact(
 )
 @key_option
 @spark_options
+@as_job("health")
 def health(
-    warehouse: Path,
-    source: Path | None,
+    job: Job,
     channels: str | None,
     freshness_s: float,
     window_s: float,
     trust: str | None,
     metrics: str | None,
-    key_name: str,
-    master: str,
-    remote: str | None,
 ) -> None:
     """Measure attestations and policies of channels: a table, and Observation envelopes to pass on.
 
@@ -253,23 +217,17 @@ def health(
     """
     import pyarrow as pa
 
-    from ropewalk.cli.common.locations import key_folder
-    from ropewalk.disk.key_files import load_signing
-    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.pipeline.jobs.health import measure_channels, observation
     from ropewalk.pipeline.jobs.metrics import metrics_text
-    from ropewalk.pipeline.tables.warehouse import Warehouse
 
-    store = Warehouse(warehouse)
-    place = source_of(store.make(), source)
-    key = load_signing(find_repository(place).keys if key_name == NODE_KEY else key_folder(), key_name)
-    with recorded(store, "health") as facts, spark_session(master, remote) as spark:
+    key, store = job.key(), job.store.make()
+    with job.running() as (spark, facts):
         now_ns = time.time_ns()
         believed = None if trust is None else parse_trust(read_input(trust))
         found = measure_channels(
             spark,
-            place,
+            job.place,
             now_ns,
             channels=channels,
             freshness_s=freshness_s,

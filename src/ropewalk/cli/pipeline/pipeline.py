@@ -13,11 +13,11 @@ import click
 from ropewalk.cli.common.command import Group, emit, emit_line, say, session, write_output
 from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
+    Job,
+    as_job,
     now_ms,
     progress_line,
-    recorded,
     recorded_source,
-    source_of,
     source_option,
     spark_options,
     spark_session,
@@ -85,9 +85,9 @@ def pipeline() -> None:
     "--batch-rows", type=click.IntRange(1), default=500_000, metavar="N", help="Rows a batch, about."
 )
 @spark_options
+@as_job("ingest")
 def ingest(
-    warehouse: Path,
-    source: Path | None,
+    job: Job,
     mode: Any,
     group: str | None,
     engine: str | None,
@@ -97,25 +97,21 @@ def ingest(
     progress: bool | None,
     delta: bool,
     batch_rows: int,
-    master: str,
-    remote: str | None,
 ) -> None:
     """Write new log entries to tables, each exactly once."""
     from ropewalk.pipeline.jobs.ingest import Ingest
-    from ropewalk.pipeline.tables.warehouse import Warehouse
 
-    store = Warehouse(warehouse)
-    place = source_of(store, source)
+    store, place = job.store, job.place
     if delta:
         from ropewalk.pipeline.tables.delta import keep_delta
 
         keep_delta(store)
     started = time.monotonic()
-    with recorded(store, "ingest") as facts, spark_session(master, remote) as spark:
-        job = Ingest(
+    with job.running() as (spark, facts):
+        writer = Ingest(
             spark,
             place,
-            warehouse,
+            job.warehouse,
             now_ms=now_ms,
             mode=mode,
             group=group,
@@ -129,13 +125,13 @@ def ingest(
         if follow:
             say(f"following into {store.path}; Ctrl-C ends it")
             try:
-                job.follow(lambda: False)
+                writer.follow(lambda: False)
             finally:
                 facts["follow"] = True
             return
-        done = job.once()
+        done = writer.once()
         took = time.monotonic() - started
-        for table, count in sorted(job.misfits.items()):
+        for table, count in sorted(writer.misfits.items()):
             say(f"{table}: {count} rows have a value of another type than its column; it is in `_rest`")
         facts |= {**done.to_json(), "rows_per_s": round((done.rows + done.rejected) / took, 1)}
     emit(
@@ -175,39 +171,36 @@ def _teller(as_json: bool) -> Callable[[Manifest], None]:
 @allow_partly_option
 @spark_options
 @click.pass_context
+@as_job("verify")
 def verify(
     ctx: click.Context,
-    warehouse: Path,
-    source: Path | None,
+    job: Job,
     of_tables: bool,
     blocks_only: bool,
     engine: str | None,
     topics: str | None,
     trust: str | None,
     allow_partly: bool,
-    master: str,
-    remote: str | None,
 ) -> None:
     """Verify whole logs in parallel, or the tables against the logs. Exit 5 unless the verdict is `passed`."""
     from ropewalk.cli.common.note_keys import trusted_keys
     from ropewalk.pipeline.jobs.verify import LogsReport, verify_logs
     from ropewalk.pipeline.source.offsets import Offset
     from ropewalk.pipeline.tables.verify import verify_tables
-    from ropewalk.pipeline.tables.warehouse import Warehouse
 
-    store = Warehouse(warehouse)
+    store = job.store
     started = time.monotonic()
-    with recorded(store, "verify") as facts, spark_session(master, remote) as spark:
+    with job.running() as (spark, facts):
         report: LogsReport
         if of_tables:
-            report = verify_tables(spark, store, source or session().repo)
+            report = verify_tables(spark, store, job.source or session().repo)
         else:
             at = Offset()
             for manifest in store.manifests():
                 at = at.merged(manifest.end)
             report, rows = verify_logs(
                 spark,
-                source_of(store, source),
+                job.place,
                 engine=engine,
                 topics=topics,
                 deep=not blocks_only,

@@ -8,13 +8,12 @@ import click
 
 from ropewalk.cli.common.command import Group, emit
 from ropewalk.cli.pipeline.running import (
+    Job,
+    as_job,
     now_ms,
     progress_line,
-    recorded,
-    source_of,
     source_option,
     spark_options,
-    spark_session,
     warehouse_option,
 )
 
@@ -46,25 +45,25 @@ def list_rejected(warehouse: Path, limit: int) -> None:
 @warehouse_option
 @source_option
 @spark_options
-def retry(warehouse: Path, source: Path | None, master: str, remote: str | None) -> None:
+@as_job("retry")
+def retry(job: Job) -> None:
     """Verify entries in quarantine again, after a log was repaired. What holds moves to the tables.
 
     If nothing changed, no table is written. Otherwise all tables are made anew from the logs, up to the recorded heads.
     """
     from ropewalk.pipeline.jobs.ingest import Ingest
-    from ropewalk.pipeline.tables.warehouse import Warehouse
 
-    store = Warehouse(warehouse).require()
-    with recorded(store, "retry") as facts, spark_session(master, remote) as spark:
-        job = Ingest(
+    job.store.require()
+    with job.running() as (spark, facts):
+        writer = Ingest(
             spark,
-            source_of(store, source),
-            warehouse,
+            job.place,
+            job.warehouse,
             now_ms=now_ms,
             mode="quarantine",
             on_progress=progress_line("retry", None),
         )
-        before, after = job.retry()
+        before, after = writer.retry()
         told = {"before": before, "after": after, "released": before - after}
         facts |= told
     emit(told, lambda: f"ok  {before - after} of {before} rows left quarantine, {after} stay")

@@ -7,20 +7,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropewalk.cli.common.command import say, session
+from ropewalk.cli.common.locations import NODE_KEY, key_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ropewalk.kernel.keys import SigningKey
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
 warehouse_option = click.option(
-    "--warehouse", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Where the tables are."
+    "--warehouse",
+    required=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the tables are.",
 )
 source_option = click.option(
     "--source",
@@ -35,6 +43,62 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     remote = click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:port.")
     master = click.option("--master", default="local[*]", metavar="URL", help="local[n], spark://host:port …")
     return master(remote(command))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a command: its tables, its repository, its key and its Spark."""
+
+    name: str
+    warehouse: Path
+    source: Path | None
+    master: str
+    remote: str | None
+    key_name: str = NODE_KEY
+
+    @cached_property
+    def store(self) -> Warehouse:
+        from ropewalk.pipeline.tables.warehouse import Warehouse
+
+        return Warehouse(self.warehouse)
+
+    @cached_property
+    def place(self) -> Path:
+        """Where the repository is."""
+        return source_of(self.store, self.source)
+
+    @cached_property
+    def keys(self) -> Path:
+        """The folder of the key that signs."""
+        from ropewalk.disk.repository_paths import find_repository
+
+        return find_repository(self.place).keys if self.key_name == NODE_KEY else key_folder()
+
+    def key(self) -> SigningKey:
+        from ropewalk.disk.key_files import load_signing
+
+        return load_signing(self.keys, self.key_name)
+
+    @contextmanager
+    def running(self, memory_mb: int = 1024) -> Iterator[tuple[SparkSession, dict[str, Any]]]:
+        """Yield a session and the facts that are written down of the run."""
+        started = spark_session(self.master, self.remote, memory_mb=memory_mb)
+        with recorded(self.store, self.name) as facts, started as spark:
+            yield spark, facts
+
+
+def as_job(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a `Job` instead of the options that every job has."""
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(*arguments: Any, **options: Any) -> None:
+            common = {each.name: options.pop(each.name) for each in fields(Job) if each.name in options}
+            command(*arguments, job=Job(name, **common), **options)
+
+        return run
+
+    return wrap
 
 
 @contextmanager

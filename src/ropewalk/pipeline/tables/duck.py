@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import Invalid, Unavailable
+from ropewalk.errors import Damaged, Invalid, Unavailable
 from ropewalk.pipeline.launch.java import INSTALL_LINE
 from ropewalk.pipeline.tables.sql import NOTED, Answer, plain
 from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES_MAX = 1 << 30
 JSON_ADVICE = "Write payload->>'$.name' to read a member of a JSON column, or use --engine spark."
+_ADVICE = (
+    "`ropewalk pipeline verify --tables` names damaged files; `pipeline ingest` fills another folder anew."
+)
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _VARIANT_PATH = re.compile(r"\w\s*(?<!:):(?!:)\s*[\w\[`]")
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
@@ -122,11 +125,20 @@ def _limited(connection: duckdb.DuckDBPyConnection, seconds_max: float | None) -
 
 def _register(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> list[str]:
     """Make every table a view over the files that the manifests name, then lock everything else."""
+    import duckdb
+
     current = warehouse.current_files(warehouse.manifests())
     paths = {name: warehouse.paths(files) for name, files in current.items()}
     paths |= {name: found for name in NOTED if (found := warehouse.noted(name))}
     for name, found in paths.items():
-        connection.execute(f'CREATE VIEW "{name}" AS FROM {read_parquet(found)}')  # a plain name, checked
+        try:
+            connection.execute(f'CREATE VIEW "{name}" AS FROM {read_parquet(found)}')  # a plain name, checked
+        except duckdb.Error as error:
+            raise Damaged(
+                f"table {name} cannot be read: {str(error).splitlines()[0][:300]}",
+                reason="table",
+                advice=_ADVICE,
+            ) from error
     for setting in (
         f"allowed_paths = [{_list(path for found in paths.values() for path in found)}]",
         "enable_external_access = false",
