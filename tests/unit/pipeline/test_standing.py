@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.source.notes import ANSWERS, CLAIM, FOLLOWS, INTENT, KEY, PROVES, ROOT, ROW_NOTE
-from ropewalk.pipeline.tables.channel_state import Standing
+from ropewalk.pipeline.tables.channel_state import KnownMarks
 
 Note = tuple[bytes, bytes, int]
 
@@ -44,10 +44,10 @@ def batch(start: int, *rows: list[Note], topic: str = "audit") -> pa.Table:
 
 
 def test_results_behind_their_commands_do_not_ask_the_tables():
-    standing = Standing()
+    standing = KnownMarks()
     assert standing.add(batch(0, command("a"), command("b"), result("a", "a"))) == set()
     assert standing.add(batch(3, command("c"), result("b"), result("c"))) == set()
-    again = Standing()
+    again = KnownMarks()
     again.learn(batch(0, command("a"), command("b")))
     assert again.add(batch(2, result("b"), result("a"))) == set()
 
@@ -64,13 +64,13 @@ def test_results_behind_their_commands_do_not_ask_the_tables():
     ids=["no command", "before its command", "repeated", "two ancestors", "a proof"],
 )
 def test_what_memory_cannot_settle_is_for_the_tables(rows: list[list[Note]]):
-    standing = Standing()
+    standing = KnownMarks()
     assert standing.add(batch(0, [(ROOT, key("root"), 4), *command("a")], command("known"))) == set()
     assert standing.add(batch(2, *rows)) == {"audit"}
 
 
 def test_a_command_of_another_channel_answers_nothing():
-    standing = Standing()
+    standing = KnownMarks()
     assert standing.add(batch(0, command("a"), topic="other")) == set()
     assert standing.add(batch(0, result("a"))) == {"audit"}
 
@@ -78,6 +78,6 @@ def test_a_command_of_another_channel_answers_nothing():
 def test_claim_sharing_half_a_command_is_distinct():
     real = key("a")
     forged = real[:8] + key("b")[8:]
-    standing = Standing()
+    standing = KnownMarks()
     assert standing.add(batch(0, [(INTENT, key("i"), 0), (CLAIM, real, 0)])) == set()
     assert standing.add(batch(1, [(INTENT, key("j"), 0), (ANSWERS, forged, 0)])) == {"audit"}

@@ -27,7 +27,7 @@ from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.channel_state import (
     NOTED,
     Condemned,
-    Standing,
+    KnownMarks,
     condemn,
     marked_failed,
     noted_in,
@@ -101,7 +101,7 @@ class Ingest:
         self.options = {"repository": str(self.source), "verify": mode}
         self.options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
         self._now_ms, self._told, self._on_progress = now_ms, told, on_progress
-        self._standing = Standing()
+        self._standing = KnownMarks()
 
     def once(self) -> Ingested:
         """Ingest everything that is in the logs now."""
@@ -323,7 +323,7 @@ class Ingest:
 
     def _known(self) -> list[Manifest]:
         """Return what is recorded, if the source still holds it."""
-        self._standing = Standing()  # others may have written since this one last did
+        self._standing = KnownMarks()  # others may have written since this one last did
         manifests = self.warehouse.manifests()
         if manifests and manifests[-1].source != str(self.source):
             raise Conflict(

@@ -71,8 +71,8 @@ class _Notes:
         return self.key[mine], self.place[mine]
 
 
-class Standing:
-    """What is known to stand in channels, mark by mark."""
+class KnownMarks:
+    """The marks of channels that were read before."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Runs] = {}

@@ -16,7 +16,7 @@ from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.source.query import make_query
 from ropewalk.pipeline.source.refusals import find_refusal, refusals_raised
-from ropewalk.pipeline.tables.channel_state import NOTED, Standing, condemn, marked_failed, noted_in
+from ropewalk.pipeline.tables.channel_state import NOTED, KnownMarks, condemn, marked_failed, noted_in
 from ropewalk.pipeline.tables.delta import check_delta
 from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.derive import INGESTED
@@ -195,7 +195,7 @@ def _looked_across(
     if manifests[-1].mode == "off":
         return rows, Step(ACROSS, "not_checked", "the tables were made without looking")
     noted = noted_in(path for name in NOTED for path in sorted(paths[name].glob("*.parquet")))
-    bad = condemn(lambda: rows, Ledgers(find_repository(Path(source))), Standing().add(noted), Offset())
+    bad = condemn(lambda: rows, Ledgers(find_repository(Path(source))), KnownMarks().add(noted), Offset())
     if not bad:
         return rows, Step(
             ACROSS, "passed", f"{noted.num_rows} envelopes: none repeats or lacks an earlier one"
