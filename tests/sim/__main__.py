@@ -17,12 +17,19 @@ from tests.sim.gossip_live import run as run_live_world
 from tests.sim.ledger_world import run as run_ledger_world
 from tests.sim.power.run import FAULTS, remembered_signatures, simulate, simulate_faults, simulate_rot
 from tests.sim.power.workloads import WORKLOADS
+from tests.sim.stream_world import run as run_stream_world
 
 REPORT = Path("build/simulate.json")
 MIXES = 24
 PASS = 1000  # states of one kind of fault before the next has its turn, at least
 MODES = ("cut", "rot", *FAULTS)
-WORLDS = {"worlds": run_world, "live_worlds": run_live_world, "ledger_worlds": run_ledger_world}
+WORLDS = {
+    "worlds": run_world,
+    "live_worlds": run_live_world,
+    "ledger_worlds": run_ledger_world,
+    "stream_worlds": run_stream_world,
+}
+ENGINES = {"ledger_worlds": "ledger", "stream_worlds": "stream"}
 
 
 def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
@@ -75,7 +82,7 @@ def worlds(name: str, count: int, seed: int, seconds: float) -> dict[str, Any]:
             failed.append({"seed": seed + ran, "error": f"{type(error).__name__}: {error}"})
         ran += 1
     return {
-        "engine": "ledger" if name == "ledger_worlds" else "gossip",
+        "engine": ENGINES.get(name, "gossip"),
         "worlds": ran,
         "failed": len(failed),
         "problems": failed[:20],

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.sim.power.recording import Call, Recording
-from tests.sim.power.run import simulate
+from tests.sim.power.run import recorded, simulate
 from tests.sim.power.states import crash_states
 from tests.sim.power.workloads import WORKLOADS
 from tests.tools import needs
@@ -30,6 +30,18 @@ def test_log_survives_power_cuts(name):
 def test_disk_that_does_not_sync_is_found(name):
     report = simulate(name, seed=3, mixes=1, limit=60, share=1 if name == "witness" else 4, ignore="sWd")
     assert any("lost" in each or "fork" in each for found in report["problems"] for each in found["problems"])
+
+
+@CC
+def test_push_leaves_git_configuration_whole():
+    """The first push adds refspecs to the configuration: git left it empty after a cut (seed 3, call 27)."""
+    with recorded("push") as (recording, _):
+        moved = [n for n, call in enumerate(recording.calls, 1) if call.second == "log.git/config"]
+        assert moved, "the configuration was not written"
+        cuts = range(moved[0] - 1, moved[0] + 2)
+        states = list(crash_states(recording, seed=1, mixes=0, cuts=cuts))
+        kept = [state.files["log.git/config"][1] for state in states]
+    assert kept and all(b"[core]" in raw and b'[remote "origin"]' in raw for raw in kept)
 
 
 def states_of(*calls: Call) -> list[dict[str, bytes]]:

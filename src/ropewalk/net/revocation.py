@@ -78,7 +78,7 @@ class RevocationList:
         try:
             lists = [x509.load_pem_x509_crl(_MARK + each) for each in text.split(_MARK)[1:]]
             roots = x509.load_pem_x509_certificates(self._roots.read_bytes())
-        except ValueError as error:
+        except (ValueError, x509.InvalidVersion) as error:
             raise Invalid(f"{self._path}: must be revocation lists in PEM") from error
         if not lists:
             raise Invalid(f"{self._path}: must hold at least one revocation list in PEM")

@@ -20,6 +20,7 @@ class Workload(ABC):
 
     engine: ClassVar[str]
     own_process: ClassVar[bool] = False  # a damaged file may end the process that reads it
+    away: ClassVar[str] = ""  # a folder on a machine that keeps its power
     rot: ClassVar[frozenset[str]] = frozenset(("bit", "zeros", "stale", "misdirected", "cut", "gone"))
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
+from ropewalk.gitlog.sharing.exchange import push
 from ropewalk.gitlog.store.rollup import roll_up
 from ropewalk.repository_check import verify_gitlogs
 from tests.sim.power.base import Acknowledge, Workload
@@ -111,3 +113,35 @@ class GitMirror(GitAppends):
             copies = [each.ulid for each in log.events("copy", layout=MESSAGES)]
             if copies != [each.ulid for each in log.events("demo")]:
                 yield "the mirror is not its source"
+
+
+class GitPush(GitAppends):
+    """Events are pushed to a remote on another machine, which keeps its power; then the next push goes on."""
+
+    away = "remote.git"
+    rot = frozenset(("bit",))
+
+    def prepare(self, root: Path) -> None:
+        subprocess.run(["git", "init", "-q", "--bare", root / self.away], check=True)
+        super().prepare(root)
+        subprocess.run(
+            ["git", "-C", root / "log.git", "remote", "add", "origin", f"../{self.away}"], check=True
+        )
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        with open_repository(root / "log.git") as log:
+            acknowledge(log.append("demo", event(1)).ulid)
+            push(log, "origin", who="ada")
+            acknowledge(log.append("demo", event(2)).ulid)
+            push(log, "origin", who="ada")
+
+    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
+        yield from super().check(root, acknowledged)
+        with open_repository(root / "log.git") as log:
+            push(log, "origin", who="ada")
+            sent: list[str] = [each.ulid for each in log.events("demo")]
+        with open_repository(root / self.away) as remote:
+            if [each.ulid for each in remote.events("demo")] != sent:
+                yield "the remote is not the log"
+            if wrong := verdict(remote, deep=False):
+                yield f"the remote does not verify: {wrong}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +19,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.store import git_config
 from ropewalk.kernel import signatures
 from tests.sim.power.base import Workload
-from tests.sim.power.recording import Recording, WorkloadFailed, record
+from tests.sim.power.recording import Call, Recording, WorkloadFailed, record
 from tests.sim.power.rot import damaged_states
 from tests.sim.power.states import SECTOR, CrashState, crash_states, last_state
 from tests.sim.power.workloads import WORKLOADS
@@ -50,7 +50,21 @@ def recorded(name: str, fault: str | None = None) -> Iterator[tuple[Recording, P
         root = Path(folder) / "root"
         root.mkdir()
         WORKLOADS[name].prepare(root)
-        yield record(root, name, fault), Path(folder)
+        yield kept(record(root, name, fault), WORKLOADS[name].away), Path(folder)
+
+
+def kept(recording: Recording, away: str) -> Recording:
+    """Return the recording with every call in the folder `away` followed by a sync: another machine lost no power."""
+    if not away:
+        return recording
+    calls: list[Call] = []
+    for call in recording.calls:
+        calls.append(call)
+        name = call.second or call.path
+        if name == away or name.startswith(f"{away}/"):
+            kind, path = ("s", name) if call.kind in "wWtsf" else ("d", str(PurePosixPath(name).parent))
+            calls.append(Call(kind, call.inode, 0, path, "", b""))
+    return replace(recording, calls=tuple(calls))
 
 
 def check_state(

@@ -29,6 +29,7 @@ WORKLOADS: dict[str, Workload] = {
     "ledger_restore": ledger_work.LedgerRestore(),
     "gitlog": git_work.GitAppends(),
     "gitlog_rollup": git_work.GitRollUp(),
+    "push": git_work.GitPush(),
     "bridge": git_work.GitMirror(),
     "gossip": other_work.GossipAppends(),
     "gossip_sync": other_work.GossipSync(),

@@ -265,3 +265,13 @@ def test_tree_without_children_is_damaged():
         store.delete(key)
     with pytest.raises(Damaged, match="has no children"):
         ProllyTree(store).insert(b"a", b"1")
+
+
+def test_tree_with_empty_row_is_damaged():
+    """A sector of a store was zeroed (sync, seed 100007): a row without bytes ended in an IndexError."""
+    store = MemoryStore()
+    ProllyTree(store).insert_many(entries(200))
+    for key in [key for key, _ in rows(store) if key[0] == 0 and key != b"\0"]:
+        store.put(key, b"")
+    with pytest.raises(Damaged, match="has 0 bytes"):
+        ProllyTree(store).insert(b"\xfe", b"1")

@@ -9,8 +9,10 @@ import cbor2
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fuzz.parsers import PARSERS
 from tests.unit.ledger.attesting import (
     DAY,
     NOON,
@@ -422,3 +424,12 @@ def test_a_channel_with_roots_refuses_evidence_that_does_not_hold(tmp_path):
         assert ledger.log.submit(attested(dsse(NODE), "slsa.v1").raw).height == 0
         with pytest.raises(RopewalkError, match="rule 5"):
             ledger.log.submit(attested(dsse(ADA), "slsa.v1").raw)
+
+
+def test_crl_of_unknown_version_is_refused():
+    """Found by mutation: a version that cryptography does not know is an `InvalidVersion`, which is no ValueError."""
+    sample = next(each for each in PARSERS if each.name == "crl").samples[0]
+    der = parse_crl(sample).public_bytes(Encoding.DER)
+    assert der.count(b"\x02\x01\x01") == 1
+    with pytest.raises(Invalid, match="no revocation list"):
+        parse_crl(der.replace(b"\x02\x01\x01", b"\x02\x01\x05"))

@@ -136,6 +136,11 @@ actions = st.one_of(
 @given(st.lists(actions, max_size=80))
 @settings(deadline=None, max_examples=300)
 def test_every_frame_arrives_once_and_in_order_or_is_said_to_be_lost(done):
+    lived(done)
+
+
+def lived(done: list[tuple[Any, ...]]) -> World:
+    """Return the world after these actions; every frame was delivered once and in order, or reported as lost."""
     world = World()
     start = world.window.base
     for name, *arguments in done:
@@ -156,3 +161,4 @@ def test_every_frame_arrives_once_and_in_order_or_is_said_to_be_lost(done):
         assert not between, f"{between} were lost in silence"
         at = item.seq
     assert not [seq for seq in wanted if seq > at], "the last ones never came"
+    return world

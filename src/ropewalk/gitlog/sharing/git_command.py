@@ -36,10 +36,10 @@ def run_git(
     git starts where a user would call it, because relative addresses of remotes are resolved there. It finds the
     repository itself, so that it refuses one of another owner: its configuration can name programs to run.
     """
-    where: list[str] = []
+    where = ["-c", "core.fsync=all"]  # by itself git does not sync refs: a power cut may leave zeros in them
     if git_dir is not None:
         top = git_dir.parent if git_dir.name == ".git" else git_dir
-        where = ["-C", str(top), "-c", "safe.bareRepository=all"]
+        where += ["-C", str(top), "-c", "safe.bareRepository=all"]
     command = [*(PLAIN if interactive else BATCH), "git", *where, *arguments]
     try:
         return subprocess.run(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
-from ropewalk.errors import NotFound, Usage
+from ropewalk.disk.durable import Disk, file_errors
+from ropewalk.errors import NotFound, Unavailable, Usage
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.log import Repo
 from ropewalk.gitlog.sharing.git_command import ask_git, run_git
@@ -73,9 +75,20 @@ def configure(git_dir: Path, remote: str) -> bool:
     if configured(git_dir, remote):
         return False
     known = run_git(git_dir, "config", "--get-all", f"remote.{remote}.fetch").stdout.decode().split("\n")
-    for spec in refspecs(remote):
-        if spec not in known:
-            ask_git(git_dir, "config", "--add", f"remote.{remote}.fetch", spec)
+    config = Path(ask_git(git_dir, "rev-parse", "--path-format=absolute", "--git-path", "config").strip())
+    with file_errors("git's configuration"), tempfile.TemporaryDirectory() as folder:
+        # git does not sync its configuration: after a power cut it would be empty.
+        before, copy = config.read_bytes(), Path(folder) / "config"
+        copy.write_bytes(before)
+        for spec in refspecs(remote):
+            if spec not in known:
+                ask_git(git_dir, "config", "--file", str(copy), "--add", f"remote.{remote}.fetch", spec)
+        if config.with_name("config.lock").exists() or config.read_bytes() != before:
+            raise Unavailable(
+                f"{config} is being changed by another process",
+                advice=f"Run the command again. If no git process runs, remove {config}.lock.",
+            )
+        Disk().replace(config, copy.read_bytes(), mode=config.stat().st_mode & 0o777)
     return True
 
 

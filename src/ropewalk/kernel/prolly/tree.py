@@ -113,6 +113,8 @@ class ProllyReader:
     def _children(self, level: int, key: bytes) -> Iterator[tuple[bytes, bytes]]:
         first = bytes((level - 1,)) + key
         for row, value in self._rows.scan(first, bytes((level,))):
+            if len(value) < HASH_BYTES:
+                raise Damaged(f"row {row.hex()} of the tree has {len(value)} bytes", reason="tree")
             if is_boundary(value) and row != first:
                 return
             yield row[1:], value

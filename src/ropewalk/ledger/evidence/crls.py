@@ -29,7 +29,7 @@ def parse_crl(raw: bytes) -> x509.CertificateRevocationList:
         if raw[:1] == b"\x30":
             return x509.load_der_x509_crl(raw)
         return x509.load_pem_x509_crl(raw)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise Invalid("this is no revocation list in PEM or DER form") from error
 
 
