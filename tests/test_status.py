@@ -19,9 +19,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "status.md"
 
-SPECIFICATIONS = ("S0", "S1", "S2", "S3", "S4", "P")
+SPECIFICATIONS = ("S0", "S1", "S2", "S3", "S4", "P", "C")
 SIGNS = ("✓", "◐", "✗")
-ROW_ID = re.compile(r"(S[0-4]|P)-[a-z0-9]+(?:\.[0-9]+)+")
+ROW_ID = re.compile(r"(S[0-4]|[PC])-[a-z0-9]+(?:\.[0-9]+)+")
 TEST_NAME = re.compile(r"`([^`\s]+::[^`\s]+)`")
 SUMMARY_HEAD = ("specification", *SIGNS, "rows")
 CLAUSES_HEAD = ("id", "clause", "state", "shown by")
@@ -176,6 +176,7 @@ GOOD_ROWS = [
     "| S2-1.1 | endpoint | ✗ | not built yet |",
     "| S3-ids.1 | ids | ✗ | not built yet |",
     "| P-tables.1 | tables | ✗ | not built yet |",
+    "| C-pages.1 | pages | ✗ | not built yet |",
     "| S4-3.1.2 | domain | ✓ | `tests/a.py::test_a`, `tests/a.py::TestB::test_c` |",
 ]
 

@@ -15,7 +15,20 @@ from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.sync_client import connect_channel
 from tests.browser.chromium import Page, browser
 from tests.browser.console_data import MARKUP
-from tests.browser.test_console import WIDE, append, data, drop, pages, rows, server, shows, state, tab, text
+from tests.browser.test_console import (
+    WIDE,
+    append,
+    data,
+    drop,
+    pages,
+    press_button,
+    rows,
+    server,
+    shows,
+    state,
+    tab,
+    text,
+)
 from tests.browser.test_console import pytestmark as pytestmark
 from tests.interop.test_js_client import channel_with_statements, with_wrong_keys
 from tests.serving import Served, call, serving
@@ -178,3 +191,16 @@ def test_forged_rotation_fails_in_the_drop_zone(tab: Page, server: Served, tmp_p
     drop(tab, tmp_path / "forged.json")
     until(lambda: tab.ask("document.querySelectorAll('.steps .failed').length") >= 1)
     assert tab.ask("document.querySelectorAll('main .card > header .badge.bad').length") == 1
+
+
+@pytest.mark.slow
+def test_links_lead_to_version_person_and_proof(tab: Page, server: Served):
+    """What a newcomer does: read the first page, follow its links, and have the log verified."""
+    tab.open(server.facts["url"] + "/", WIDE)
+    row = "[...document.querySelectorAll('tr')].find((row) => /^billing\\s+prod/.test(row.innerText))"
+    until(lambda: tab.ask(f"Boolean({row})"))
+    service, env, version, person, _ = tab.ask(f"{row}.innerText").split("\t")
+    tab.ask(f"{row}.querySelector('code').closest('a').click()")
+    shows(tab, service, env, version, person, "Content id recomputed in your browser", selector=".detail")
+    press_button(tab, "Verify log")
+    shows(tab, "passed", "149 commits, each on the one before", selector="dialog[open]")

@@ -36,7 +36,7 @@ export function LagPlot({ lag }: { lag: Lag }) {
     return {
       name: `${plain(each.group)} · ${plain(nameOf(each.log))}`,
       color: COLORS[at]!,
-      note: `at most ${count(worst(each))}`,
+      note: `(at most ${count(worst(each))})`,
       values: times.map((time) => {
         for (; next < each.samples.length && each.samples[next]!.at_ms <= time; next++) value = each.samples[next]!.behind;
         return value;
@@ -47,7 +47,7 @@ export function LagPlot({ lag }: { lag: Lag }) {
   const note = chosen.length ? "one group" : left > 0 ? `the ${drawn.length} groups that were furthest behind, of ${lag.groups.length}` : "";
   return (
     <Card title="Lag over time" note={`Events behind the head, sampled every ${lag.every_s} s since the server started${note ? `; ${note}` : ""}.`} actions={<>{chosen.length > 0 && <a href="/consumers">All groups</a>}<Legend series={series} /></>}>
-      {times.length < 2 ? <p class="body muted">The first samples are on their way.</p> : <Plot times={times.map((ms) => ms / 1000)} series={series} kind="line" label={`Lag of ${series.map((each) => `${each.name}: ${each.note}`).join("; ")}`} height={200} />}
+      {times.length < 2 ? <p class="body muted">The first samples are on their way.</p> : <Plot times={times.map((ms) => ms / 1000)} series={series} kind="line" label={`Lag of ${series.map((each) => `${each.name} ${each.note}`).join("; ")}`} height={200} />}
     </Card>
   );
 }

@@ -69,7 +69,7 @@ export function Plot({ times, series, label, kind = "bars", height = 180, stacke
           cursor: { y: false, points: { show: kind === "line" } },
           tzDate: (seconds) => (utc.value ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
           scales: { x: { time: !numeric, range: (_plot, low, high) => [low, kind === "bars" ? high + step : high] }, y: { range: (_plot, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] } },
-          axes: [{ ...axis, grid: { show: false }, space: 76, values: numeric ? undefined : (_plot, splits) => splits.map((at) => (last - first > 2 * 86_400 ? day(at * 1000) : clock(at * 1000).slice(-8, -3))) }, { ...axis, size: 46, space: 34 }],
+          axes: [{ ...axis, grid: { show: false }, space: 76, values: numeric ? undefined : (_plot, splits) => splits.map((at) => (last - first > 2 * 86_400 ? day(at * 1000) : last - first < 900 ? clock(at * 1000).slice(-8) : clock(at * 1000).slice(-8, -3))) }, { ...axis, size: 46, space: 34 }],
           series: [
             {},
             ...order.map((at) => {
