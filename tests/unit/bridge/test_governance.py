@@ -473,6 +473,8 @@ def test_commands_run_a_proposal(tmp_path):
         ({"quorum": {"at_least": 4, "group": "owners"}}, "at most the number of approvers"),
         ({"quorum": {"at_least": 1, "group": "nobody"}}, "no group"),
         ({"ttl": 5}, "quorum is required"),
+        ({"quorum": {"at_least": 1, "group": "owners"}, "ttl": "P101Y"}, "at most 100 years"),
+        ({"quorum": {"at_least": 1, "group": "owners"}, "ttl": 10**15}, "at most 100 years"),
         ({"quorum": {"all_of": ["owners"]}, "execute": "x"}, "no group"),
     ],
 )

@@ -23,6 +23,7 @@ from ropewalk.ledger.keys.approvals import Quorum, parse_people
 
 ACTIONS: Final = ("consumer.reset", "key.rotate", "lifecycle.change", "policy.change", "policy.rotate")
 TTL_DEFAULT_MS: Final = 7 * 86_400_000
+TTL_MS_MAX: Final = 100 * 365 * 86_400_000
 POLICY_BYTES_MAX: Final = 512 << 10  # a policy change carries the whole document in an event
 _UNITS: Final = {
     "Y": 365 * 86_400,
@@ -79,7 +80,10 @@ def _rule(said: Mapping[str, Any], groups: Mapping[str, Any]) -> GovernanceRule:
     asked = said["quorum"]
     quorum = _quorum(asked.get("all_of") or [asked["group"]], groups, asked.get("at_least"))
     roles = [_quorum([said[role]], groups, 1) if role in said else quorum for role in ("propose", "execute")]
-    return GovernanceRule(quorum, roles[0], roles[1], _ttl_ms(said.get("ttl")))
+    ttl_ms = _ttl_ms(said.get("ttl"))
+    if ttl_ms > TTL_MS_MAX:
+        raise Invalid("ttl must be at most 100 years")
+    return GovernanceRule(quorum, roles[0], roles[1], ttl_ms)
 
 
 def _quorum(names: list[str], groups: Mapping[str, Any], count: int | None) -> Quorum:
