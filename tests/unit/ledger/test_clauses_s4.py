@@ -6,6 +6,7 @@ import copy
 import json
 import socket
 from base64 import b64encode
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,10 @@ def with_word(way: tuple[str, ...], word: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("way", WORDS, ids="/".join)
 def test_enumerations_hold_their_words_and_no_other(way):
+    schema = json.loads((files("ropewalk.schemas") / "v1/ledger/envelope.schema.json").read_bytes())
+    for step in way:
+        schema = schema["properties"][step]
+    assert tuple(schema["enum"]) == WORDS[way]
     for word in WORDS[way]:
         assert parse(resigned(with_word(way, word)))
     for wrong in ("", WORDS[way][0].swapcase(), WORDS[way][0] + " ", "other", None):
