@@ -57,7 +57,7 @@ def lifetimes_of(rules: Iterable[dict[str, Any]], key_since_ns: int) -> tuple[Li
             found.append(_lifetime("the key", rule, key_since_ns, until_ns, advice))
         elif rule["kind"] == "policy_lifetime":
             since_ns = parse_timestamp(rule["since"]) if "since" in rule else 0
-            advice = "Create a new channel with the next policy; the policy of a channel cannot change."
+            advice = "Give the channel its next policy: `ropewalk ledger policy rotate`."
             found.append(_lifetime("the policy", rule, since_ns, parse_timestamp(rule["until"]), advice))
     return tuple(found)
 
