@@ -61,7 +61,10 @@ def test_proxy_follows_a_restarted_origin(beside, log):  # noqa: F811
         assert isinstance(lost, Lost)
         assert "the upstream began anew" in lost.message
         publish(log, "jobs", {"n": 3})
-        last = next(frames)
+        # The new proxy may have connected before the origin looked, and then has the second message, too.
+        last = next(
+            frame for frame in frames if not (isinstance(frame, BusEvent) and frame.payload["n"] == 2)
+        )
         assert isinstance(last, BusEvent)
         assert last.payload["n"] == 3
 
@@ -80,7 +83,10 @@ def test_a_proxy_killed_and_begun_anew_is_noticed_and_followed_again(beside, log
         assert isinstance(lost, Lost)
         assert lost.reason == "restarted"
         publish(log, "jobs", {"n": 3})
-        last = next(frames)
+        # The new proxy may have connected before the origin looked, and then has the second message, too.
+        last = next(
+            frame for frame in frames if not (isinstance(frame, BusEvent) and frame.payload["n"] == 2)
+        )
         assert isinstance(last, BusEvent)
         assert last.payload["n"] == 3
 

@@ -369,7 +369,7 @@ def test_the_advice_about_a_torn_ref_restores_it(clones, tmp_path):
         refused = ours("shiplog", "read", "--ns", "ops", "--json")
         assert refused.code != 0
         (command,) = [part for part in refused.json["advice"].split("`") if part.startswith("rm ")]
-        script = command.replace("COMMIT", (repository / "ropewalk/seen" / HEAD).read_text().strip())
+        script = command.replace("COMMIT", (repository / "ropewalk/seen" / HEAD).read_text().split()[0])
         subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True, capture_output=True)
         assert git(repository, "rev-parse", HEAD) == good
         assert len(events(ours)) == 5

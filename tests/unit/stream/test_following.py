@@ -237,3 +237,15 @@ def test_numbers_that_fall_and_kinds_nobody_knows_are_passed_over(texts):
             assert seqs == sorted(set(seqs))
 
     running(run)
+
+
+def test_follow_begins_with_the_ack():
+    """What is published once the `with` is entered comes: the server has said where the stream is."""
+
+    async def late(socket: server.ServerConnection) -> None:
+        await asyncio.sleep(0.2)
+        await socket.send(ACK)
+        await socket.wait_closed()
+
+    with served_beside(late) as url, follow(url, topics=["jobs"]) as frames:
+        assert frames.seq == 100

@@ -73,6 +73,7 @@ class Following:
         self._patience_s = patience_s
         self._items: asyncio.Queue[Item | Exception] = asyncio.Queue(AHEAD_MAX)
         self._to_send = asyncio.Event()
+        self._begun = asyncio.Event()  # the server has said where the stream is: nothing after that is missed
         self._task: asyncio.Task[None] | None = None
         self._taken = False
         self._seq: int | None = None
@@ -93,6 +94,14 @@ class Following:
     async def __aenter__(self) -> Following:
         socket = await self._connect()
         self._task = asyncio.create_task(self._run(socket))
+        begun = asyncio.create_task(self._begun.wait())
+        try:
+            await asyncio.wait([begun, self._task], timeout=ACK_S, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        finally:
+            begun.cancel()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -186,6 +195,8 @@ class Following:
                     return
                 for item in self.subscriber.receive(message):
                     await self._pass_on(item)
+                if self.subscriber.begun:
+                    self._begun.set()
                 self._to_send.set()
         except TimeoutError:  # it is silent, without even a ping
             if not self._met and not self.subscriber.begun:
