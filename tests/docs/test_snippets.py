@@ -21,6 +21,7 @@ MARKS = {
     **{f"docs/guide/{name}.md": pytest.mark.slow for name in LONG},
     "docs/guide/spark.md": pytest.mark.slow,  # starts a JVM for each command
     "docs/start/data-engineer.md": pytest.mark.slow,
+    "docs/guide/brokers.md": (pytest.mark.slow, needs("nats-server", "redis-server")),
     "docs/guide/javascript.md": needs("node"),
     "docs/start/web-developer.md": needs("node"),
 }
