@@ -66,6 +66,11 @@ class Page:
         while not self.ask("document.readyState + location.href").startswith("complete" + url):
             assert time.monotonic() < deadline, "the page does not finish"
 
+    def leave(self) -> None:
+        """Leave the page, so that no request of it comes later, and forget its requests."""
+        self.open("about:blank", 800)
+        self.requests.clear()
+
     def ask(self, expression: str) -> Any:
         """The value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)

@@ -113,7 +113,7 @@ def pages(server: Served) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def test_console_shows_logs_and_what_arrives(tab: Page, server: Served):
-    tab.requests.clear()
+    tab.leave()
     tab.errors.clear()
     tab.open(server.facts["url"] + "/", WIDE)
     shows(tab, "Overview", "demo.audit", "Running now")
@@ -130,7 +130,7 @@ def test_console_shows_logs_and_what_arrives(tab: Page, server: Served):
 
 @pytest.mark.slow
 def test_every_page_shows_its_data(tab: Page, server: Served):
-    tab.requests.clear()
+    tab.leave()
     tab.errors.clear()
     for path, words in pages(server).values():
         tab.open(server.facts["url"] + path, WIDE)

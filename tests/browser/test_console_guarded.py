@@ -123,7 +123,7 @@ def test_page_goes_on_after_a_lost_network(tab: Page, tmp_path: Path):
     """Without a network every page says so and keeps its rows; nothing is ever asked of another host."""
     with serving(tmp_path) as server:
         append(server, "notes", {"n": 1})
-        tab.requests.clear()
+        tab.leave()
         tab.open(server.facts["url"] + "/logs/shiplog/notes", WIDE)
         until(lambda: state(tab) == "live" and len(rows(tab)) == 1)
         lost = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}

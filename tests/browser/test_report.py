@@ -139,7 +139,7 @@ def test_numbers_bear_units(page: Page, report: Path):
 
 
 def test_nothing_is_fetched_and_nothing_from_a_log_runs(page: Page, report: Path):
-    page.requests.clear()
+    page.leave()
     page.errors.clear()
     page.open(report, WIDE)
     page.ask("1")
