@@ -17,7 +17,7 @@ from tests.waiting import LIMIT_S
 PAGES = pages()
 STARTED = {"README.md"}  # its commands are started; those of other pages are forked
 LONG = ("audit", "keys", "ledger", "lifecycle", "operate", "remote-ledger")
-MARKS = {
+MARKS: dict[str, pytest.MarkDecorator | tuple[pytest.MarkDecorator, ...]] = {
     **{f"docs/guide/{name}.md": pytest.mark.slow for name in LONG},
     "docs/guide/spark.md": pytest.mark.slow,  # starts a JVM for each command
     "docs/start/data-engineer.md": pytest.mark.slow,
