@@ -135,9 +135,9 @@ def receipts(outcomes: Sequence[dict[str, Any]], many: bool, name: dict[str, str
         return reply({"receipts": rows}, 200 if refused else 201)
     (row,) = rows
     if "status" in row:
-        from ropewalk.server.http.problems import answer
+        from ropewalk.server.http.problems import RETRY_S, answer
 
-        return answer(row, {"Retry-After": "1"} if row["status"] in (429, 503) else None)
+        return answer(row, {"Retry-After": str(RETRY_S)} if row["status"] in (429, 503) else None)
     return reply(row, 201)
 
 
