@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias, cast
@@ -50,6 +51,9 @@ _FLOAT64_INTEGRAL = re.compile(
 _INT64_UNSAFE = re.compile(rb"[\x1b\x3b](?:[\x01-\xff]|\x00[\x20-\xff])|\x3b\x00\x1f\xff{6}")
 _HEADS_CONTAINER = bytes(range(0x80, 0xC0))
 _HEADS_LARGE = bytes.fromhex("999a9bb9babb")  # containers that claim more than 255 items
+_RECURSION_MAX = (
+    5_000  # of the interpreter, which libraries raise; libipld takes 600 bytes of stack for each level
+)
 _NESTING_MAX = 512  # levels libipld may descend, at 600 bytes of stack each
 _CLAIMS_MAX = 1 << 20  # items libipld may reserve room for beyond what is really there
 _WHERE_SHOWN_MAX = 200  # characters; remote peers choose the keys on the way
@@ -86,7 +90,7 @@ def dag_encode(value: object) -> bytes:
     'a265636c6f636b0165746f7069636161'
     """
     try:
-        raw: bytes = _ipld_encode(value)
+        raw = _encode_quickly(value)
     except (ValueError, RecursionError):
         pass  # links, and everything that is wrong: the slow path separates them
     else:
@@ -128,7 +132,7 @@ def encode(value: object) -> bytes:
     'a261618201f66162f93e00'
     """
     try:
-        raw: bytes = _ipld_encode(value)
+        raw = _encode_quickly(value)
     except (ValueError, RecursionError):
         pass
     else:
@@ -209,6 +213,14 @@ def _is_core(raw: bytes, value: Any) -> bool:
         elif isinstance(item, float) or (isinstance(item, int) and not CORE.int_min <= item <= CORE.int_max):
             return False
     return True
+
+
+def _encode_quickly(value: object) -> bytes:
+    """Encode with libipld, which recurses as deep as the process allows; not where its stack does not allow as much."""
+    if sys.getrecursionlimit() > _RECURSION_MAX:
+        raise RecursionError
+    raw: bytes = _ipld_encode(value)
+    return raw
 
 
 def _is_tame(raw: bytes) -> bool:

@@ -226,6 +226,18 @@ def test_values_nest_128_deep_and_no_deeper(encode, wrap):
             encode(nest(depth, wrap))
 
 
+@pytest.mark.parametrize("encode", [cbor.encode, cbor.dag_encode])
+def test_encoding_is_bounded_at_any_recursion_limit(encode):
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10**6)
+    try:
+        with pytest.raises(InvalidCbor, match="nested deeper than 128"):
+            encode(nest(100_000))
+        assert encode({"a": [1]}) == bytes.fromhex("a161618101")
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def test_a_value_inside_itself_is_refused():
     ring: list[object] = []
     ring.append(ring)

@@ -12,6 +12,7 @@ because a key with it would leave a public input unbound.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -232,11 +233,19 @@ def _holds_bls12381(key: Groth16Key, inputs: list[int], a: G1, b: G2, c: G1) -> 
         raise Unverified(f"a point is not in its subgroup: {error}"[:200]) from error
 
 
-def _holds_bn128(key: Groth16Key, inputs: list[int], a: G1, b: G2, c: G1) -> bool:
+def load_bn128() -> Any:
+    """Return the arithmetic of BN254. py-ecc allows the whole process 100,000 levels; deep values would end it."""
+    limit = sys.getrecursionlimit()
     try:
-        bn: Any = import_module("py_ecc.optimized_bn128")
+        return import_module("py_ecc.optimized_bn128")
     except ImportError as error:
         raise Unavailable("proofs over BN254 need py-ecc", advice=_NEEDS) from error
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _holds_bn128(key: Groth16Key, inputs: list[int], a: G1, b: G2, c: G1) -> bool:
+    bn = load_bn128()
 
     def g1(point: G1) -> Any:  # its cofactor is 1: a point on the curve is in the group
         return (bn.FQ(point[0]), bn.FQ(point[1]), bn.FQ(1))
