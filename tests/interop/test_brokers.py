@@ -237,6 +237,27 @@ def test_batch_behind_another_publisher_is_refused_whole(server):
     asyncio.run(act())
 
 
+def test_full_nats_stream_keeps_a_prefix(tmp_path):
+    """A message that the server refuses stops those behind it, and so does a stream that is gone."""
+
+    async def act(url: str) -> None:
+        broker: Any = await connect(url)
+        await broker._context.update_stream(
+            name=broker.stream, subjects=[broker.subject], max_msgs=2, discard="new"
+        )
+        batch = [Outgoing(f"a{n}", b"%d" % n, {}) for n in range(4)]
+        with pytest.raises(Unavailable, match="maximum messages exceeded"):
+            await broker.publish(batch, START)
+        assert [each.body for each in await broker.fetch(START, 9, 0.2)] == [b"0", b"1"]
+        await broker._context.delete_stream(broker.stream)
+        with pytest.raises(Unavailable, match="no stream has the subject"):
+            await broker.publish(batch[:1], START)
+        await broker.close()
+
+    with started("nats", tmp_path / "server") as url:
+        asyncio.run(act(url))
+
+
 def test_halted_server_is_not_an_empty_stream(server):
     """A bridge that takes a slow answer for the end of the stream publishes again what is there."""
 
@@ -288,7 +309,7 @@ def test_forged_positions_and_headers_are_not_believed(server, tmp_path):
     with open_repository(there) as log:
         last = list(log.events("jobs", layout=MESSAGES))[-1]
     origin = (next(there.rglob("bridges")) / "origin").read_text().strip()
-    forged = {forms.ORIGIN: origin, forms.LOG: "messages/jobs", forms.CONTENT_ID: last.content_id}
+    forged = {forms.PATH: origin, forms.LOG: "messages/jobs", forms.CONTENT_ID: last.content_id}
 
     async def act() -> None:
         broker = await connect(server)

@@ -15,8 +15,9 @@ from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 
-ORIGIN: Final = "Ropewalk-Origin"  # which repository published a message: it is not taken in again there
-PATH: Final = "Ropewalk-Path"  # every repository that it came through, the publisher last
+PATH: Final = (
+    "Ropewalk-Path"  # every repository that it came through, the publisher last: none takes it in again
+)
 LOG: Final = "Ropewalk-Log"
 ULID: Final = "Ropewalk-Ulid"
 TYPE: Final = "Ropewalk-Type"
@@ -31,10 +32,8 @@ BODY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX
 
 def outgoing(event: Event, log: str, origin: str, form: str = "envelope") -> Outgoing:
     """Return the message of an event: its canonical bytes, or a CloudEvent, and headers that name it."""
-    refs = event.envelope.get("refs")
-    path = refs.get(PATH_REF) if isinstance(refs, Mapping) else None
+    path = refs_of(event).get(PATH_REF)
     headers = {
-        ORIGIN: origin,
         PATH: f"{path},{origin}" if isinstance(path, str) and PATH_FORM.fullmatch(path) else origin,
         LOG: log,
         ULID: event.ulid,
@@ -49,10 +48,16 @@ def outgoing(event: Event, log: str, origin: str, form: str = "envelope") -> Out
     return Outgoing(f"{log}/{event.ulid}", body, headers)
 
 
+def refs_of(event: Event) -> Mapping[str, Any]:
+    """Return the `refs` of an event that came from a broker; nothing, and without parsing it, for other events."""
+    refs = event.envelope.get("refs") if b'"broker' in event.raw else None
+    return refs if isinstance(refs, Mapping) else {}
+
+
 def path_of(headers: Mapping[str, str]) -> list[str]:
     """Return the repositories that a message came through; a repository takes in none that came through itself."""
     path = headers.get(PATH, "")
-    return [headers.get(ORIGIN, ""), *(path.split(",") if PATH_FORM.fullmatch(path) else ())]
+    return path.split(",") if PATH_FORM.fullmatch(path) else []
 
 
 def document(message: Incoming, stream: str, mark: str) -> dict[str, Any]:
@@ -98,17 +103,16 @@ def place(stream: str, mark: str, position: str) -> str:
     return f"{stream}@{mark}:{position}"
 
 
-def position_of(envelope: Mapping[str, Any], stream: str, mark: str) -> str | None:
-    """Return the position that an event records for a stream; None if it did not come from there.
+def position_of(refs: Mapping[str, Any], stream: str, mark: str) -> str | None:
+    """Return the position that `refs` of an event record for a stream; None if it did not come from there.
 
     Events that were recorded before streams had marks name the stream alone.
 
-    >>> position_of({"refs": {"broker": "ORDERS@5c6d1a2b:17"}}, "ORDERS", "5c6d1a2b")
+    >>> position_of({"broker": "ORDERS@5c6d1a2b:17"}, "ORDERS", "5c6d1a2b")
     '17'
-    >>> position_of({"refs": {"broker": "ORDERS@5c6d1a2b:17"}}, "ORDERS", "00000000")
+    >>> position_of({"broker": "ORDERS@5c6d1a2b:17"}, "ORDERS", "00000000")
     """
-    refs = envelope.get("refs")
-    named = refs.get(REF) if isinstance(refs, Mapping) else None
+    named = refs.get(REF)
     if not isinstance(named, str):
         return None
     name, _, position = named.rpartition(":")

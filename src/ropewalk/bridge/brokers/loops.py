@@ -132,7 +132,7 @@ class Publisher:
             self._progress.seen()
 
     def _is_ours(self, event: Event) -> bool:
-        return forms.position_of(event.envelope, self._broker.stream, self._broker.mark) is None
+        return forms.position_of(forms.refs_of(event), self._broker.stream, self._broker.mark) is None
 
     def _message(self, event: Event) -> Outgoing:
         return forms.outgoing(event, self._log.name, self._origin, self._form)
@@ -172,7 +172,7 @@ class Publisher:
         if event is None or event.content_id != said.get(forms.CONTENT_ID):
             return False
         # A clone publishes the same event under the same commit, behind the same history.
-        return said.get(forms.ORIGIN) == self._origin or said.get(forms.COMMIT) == event.commit
+        return forms.path_of(said)[-1:] == [self._origin] or said.get(forms.COMMIT) == event.commit
 
 
 class Subscriber:
@@ -213,7 +213,7 @@ class Subscriber:
         if self._log.topic not in self._log.repository.topics(MESSAGES):
             return START
         for event in self._log.repository.events(self._log.topic, ulid, layout=MESSAGES):
-            found = forms.position_of(event.envelope, self._broker.stream, self._broker.mark)
+            found = forms.position_of(forms.refs_of(event), self._broker.stream, self._broker.mark)
             if found is not None and order(found) <= order(end):
                 position = max(position, found, key=order)
         return position

@@ -106,8 +106,8 @@ def nats(
 ) -> None:
     """Bridge a git log and a NATS JetStream subject, in order and each event once.
 
-    Every message carries the content id as Nats-Msg-Id and headers that name log, ULID, type and commit. An event that
-    comes in records the stream and its sequence number. A killed bridge goes on where the stream and the log end.
+    Every message has LOG/ULID as Nats-Msg-Id and headers that name log, ULID, type, commit and content id. An event
+    that comes in records the stream and its sequence number. A killed bridge goes on where the stream and the log end.
     """
     from ropewalk.bridge.brokers.nats import NatsBroker, subject_of
     from ropewalk.bridge.brokers.port import address_of

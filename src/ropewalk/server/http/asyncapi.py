@@ -22,7 +22,6 @@ FROM_SERVER: Final = {
     "error": "Error",
 }
 BROKER_HEADERS: Final = (
-    forms.ORIGIN,
     forms.PATH,
     forms.LOG,
     forms.ULID,
