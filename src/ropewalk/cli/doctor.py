@@ -18,6 +18,7 @@ import click
 
 from ropewalk.cli.common.command import MARKS, Command, emit
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, named_repository
+from ropewalk.cli.common.options import flag
 from ropewalk.cli.init import prepare
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.report import Step
@@ -51,7 +52,7 @@ FREE_BYTES_MIN = 256 << 20  # report less before a write fails
     cls=Command,
     epilog="Examples:\n  ropewalk doctor\n  ropewalk doctor --fix\n  ropewalk doctor --repo my.git --json\n",
 )
-@click.option("--fix", is_flag=True, help="Repair what is safe: modes of key files, the node key, refspecs.")
+@flag("--fix", "Repair what is safe: modes of key files, the node key, refspecs.")
 def doctor(fix: bool) -> None:
     """Check the installation and, if there is one, the repository.
 

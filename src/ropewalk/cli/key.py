@@ -9,7 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, session
 from ropewalk.cli.common.locations import key_folder, key_folders
-from ropewalk.cli.common.options import option
+from ropewalk.cli.common.options import choice, flag, option
 from ropewalk.cli.common.passphrase import new_passphrase
 
 if TYPE_CHECKING:
@@ -40,13 +40,9 @@ new_passphrase_option = option("--new-passphrase-file", "F", "File with the new 
     "  ropewalk key new hsm --pkcs11 'pkcs11:token=ops;object=node?module-path=/usr/lib/softhsm/libsofthsm2.so'\n",
 )
 @click.argument("name")
-@click.option("--alg", type=click.Choice(ALGORITHMS), default="ed25519", help="Key algorithm.")
-@click.option(
-    "--if-missing",
-    is_flag=True,
-    help="Keep an existing key of the same name and algorithm instead of failing.",
-)
-@click.option("--encrypt", is_flag=True, help="Encrypt the key with a passphrase.")
+@choice("--alg", ALGORITHMS, "Key algorithm.", default="ed25519")
+@flag("--if-missing", "Keep an existing key of the same name and algorithm instead of failing.")
+@flag("--encrypt", "Encrypt the key with a passphrase.")
 @new_passphrase_option
 @option("--pkcs11", "URI", "Keep the key in a PKCS#11 token, and generate it there if it is missing.")
 def new(

@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 
 from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.options import option, repeated
 
 DAYS = 30  # written out so that --help loads no library; a test compares
-dir_option = click.option(
-    "--dir", "folder", default="pki", show_default=True, metavar="DIR", help="Folder of the authority."
-)
+dir_option = option("--dir folder", "DIR", "Folder of the authority.", default="pki")
 
 
 @click.group(
@@ -32,7 +31,7 @@ def pki() -> None:
     "init", epilog="Examples:\n  ropewalk pki init\n  ropewalk pki init --dir /secure/pki --name acme\n"
 )
 @dir_option
-@click.option("--name", default="ropewalk", show_default=True, help="Common name of the authority.")
+@option("--name", "NAME", "Common name of the authority.", default="ropewalk")
 def init(folder: str, name: str) -> None:
     """Create an authority: ca.pem, ca.key and an empty revocation list. It is valid for a year."""
     from ropewalk.disk.certificate_authority import init_authority
@@ -46,16 +45,8 @@ def init(folder: str, name: str) -> None:
     epilog="Examples:\n  ropewalk pki issue server --host 127.0.0.1\n  ropewalk pki issue ada --days 7\n",
 )
 @click.argument("name")
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    metavar="H",
-    help="Name or address of a server; repeatable. None: a client.",
-)
-@click.option(
-    "--days", default=DAYS, show_default=True, metavar="N", help="Days until it expires, at most 365."
-)
+@repeated("--host hosts", "H", "Name or address of a server; repeatable. None: a client.")
+@option("--days", "N", "Days until it expires, at most 365.", default=DAYS, show_default=True)
 @dir_option
 def issue(name: str, hosts: tuple[str, ...], days: int, folder: str) -> None:
     """Issue a certificate for NAME and write DIR/NAME: cert.pem, key.pem, ca.pem and crl.pem.

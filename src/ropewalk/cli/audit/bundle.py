@@ -19,7 +19,7 @@ from ropewalk.cli.common.command import (
     write_output,
 )
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
-from ropewalk.cli.common.options import channel_option, flag, option, repeated, required
+from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.errors import locate
@@ -49,8 +49,8 @@ def bundle() -> None:
     "  ropewalk bundle export --channel audit --anchor public/checkpoint -o audit.tar.zst\n",
 )
 @channel_option
-@click.option("--from", "start", type=click.IntRange(0), default=0, help="First height to export.")
-@click.option("--to", "end", type=click.IntRange(0), help="Last height to export (default: the head).")
+@option("--from start", "N", "First height to export.", type=click.IntRange(0), default=0)
+@option("--to end", "N", "Last height to export (default: the head).", type=click.IntRange(0))
 @required("-o --output", "X.tar.zst", "Output file.")
 @option("--chunk", "N", "Write one file per N blocks (default: one file).", type=click.IntRange(1))
 @option("--created-at", "TEXT", "Time in the manifest (default: that of the last block).")
@@ -59,12 +59,11 @@ def bundle() -> None:
     "NOTE",
     "Signed head of the channel that covers the last height, to include; repeatable.",
 )
-@click.option(
+@choice(
     "--encoding",
-    type=click.Choice(["json", "both"]),
+    ["json", "both"],
+    "Encodings of the envelopes: JSON alone, or also CBOR, which verifying compares.",
     default="json",
-    show_default=True,
-    help="Encodings of the envelopes: JSON alone, or also CBOR, which verifying compares.",
 )
 def export(
     channel: str,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "  ropewalk verify seen.note --trust trust.json --threshold 2 --old last-year.note --tiles public/\n",
 )
 @click.argument("path", required=False, metavar="[PATH]")
-@click.option("--ns", help="Only this namespace or topic.")
+@option("--ns", "NS", "Only this namespace or topic.")
 @flag("--deep", "Also every byte of every pack, or every tile of a published log.")
 @option("--trust", "F", "Keys to trust: a trust file, or lines of note keys.")
 @flag("--steps", "A line for every step, also of logs in which all is well.")

@@ -152,7 +152,7 @@ def show(folder: str) -> None:
     "  ropewalk witness serve watch --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem\n",
 )
 @click.argument("folder", metavar="[DIR]", default=".")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
 @option(
     "--port", "P", "Port; 0 takes a free one.", type=click.IntRange(0, 65535), default=7490, show_default=True
 )

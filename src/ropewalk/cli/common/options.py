@@ -5,7 +5,7 @@ The names are one text, as in `"--from start"`: how the option is written, then 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -28,9 +28,25 @@ def repeated(names: str, metavar: str, help_line: str, **more: Any) -> Callable[
     return option(names, metavar, help_line, multiple=True, **more)
 
 
+def choice(names: str, values: Sequence[str], help_line: str, **more: Any) -> Callable[[F], F]:
+    """Return an option that takes one of some values."""
+    return click.option(*names.split(), type=click.Choice(values), help=help_line, **more)
+
+
 def flag(names: str, help_line: str) -> Callable[[F], F]:
     """Return an option without a value."""
     return click.option(*names.split(), is_flag=True, help=help_line)
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return several options as one decorator; `--help` lists them in this order."""
+
+    def decorate(command: F) -> F:
+        for add in reversed(options):
+            command = add(command)
+        return command
+
+    return decorate
 
 
 channel_option = required("--channel", "C", "The channel.")

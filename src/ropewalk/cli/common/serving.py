@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from ropewalk.cli.common.command import emit_line, parse_input, say
+from ropewalk.cli.common.options import option, together
 from ropewalk.errors import Invalid
 from ropewalk.kernel.terminal_text import printable
 
@@ -22,28 +23,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def connection_options(connections: int) -> Callable[[F], F]:
     """Return the options that limit the connections of a server."""
-    options = (
-        click.option(
+    return together(
+        option(
             "--max-connections",
+            "N",
+            "Maximum number of clients that are connected at once.",
             type=click.IntRange(1, 100_000),
             default=connections,
-            metavar="N",
-            help="Maximum number of clients that are connected at once.",
         ),
-        click.option(
+        option(
             "--max-per-address",
+            "N",
+            "Maximum number of clients of one address. Default: half of --max-connections, at least 16.",
             type=click.IntRange(1, 100_000),
-            metavar="N",
-            help="Maximum number of clients of one address. Default: half of --max-connections, at least 16.",
         ),
     )
-
-    def decorate(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 class _StderrHandler(logging.Handler):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ropewalk.cli.common.options import option, together
+
 if TYPE_CHECKING:
     from ropewalk.net.tls import TlsFiles
 
@@ -16,24 +18,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def tls_options(roots: str, whose: str) -> Callable[[F], F]:
     """Add the options; `roots` is the name of the one for the other side's authority, `whose` the other side."""
-    options = (
-        click.option(
-            "--tls", metavar="DIR", help="Folder of `ropewalk pki issue`, instead of the four files."
-        ),
-        click.option("--tls-cert", metavar="F", help="Own certificate, PEM."),
-        click.option("--tls-key", metavar="F", help="Private key of the certificate, PEM."),
+    return together(
+        option("--tls", "DIR", "Folder of `ropewalk pki issue`, instead of the four files."),
+        option("--tls-cert", "F", "Own certificate, PEM."),
+        option("--tls-key", "F", "Private key of the certificate, PEM."),
         click.option(roots, "tls_roots", metavar="F", help=f"CA certificates for the {whose}, PEM."),
-        click.option(
-            "--crl", metavar="F", help="Revocation list of that CA, PEM; read again when it changes."
-        ),
+        option("--crl", "F", "Revocation list of that CA, PEM; read again when it changes."),
     )
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 def tls_files(options: dict[str, Any], roots: str) -> TlsFiles | None:

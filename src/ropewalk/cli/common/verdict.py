@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ropewalk.cli.common.command import MARKS, emit
+from ropewalk.cli.common.options import flag
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ _WORDS: Final = {
 }
 _OPTIONS: Final = {"untrusted": "--no-trust", "partly": "--allow-partly"}
 
-allow_partly_option: Callable[[Any], Any] = click.option(
-    "--allow-partly", is_flag=True, help="Exit 0 also if something required could not be checked."
+allow_partly_option: Callable[[Any], Any] = flag(
+    "--allow-partly", "Exit 0 also if something required could not be checked."
 )
-no_trust_option: Callable[[Any], Any] = click.option(
-    "--no-trust", is_flag=True, help="Exit 0 also if no trusted key was given for a signature."
+no_trust_option: Callable[[Any], Any] = flag(
+    "--no-trust", "Exit 0 also if no trusted key was given for a signature."
 )
 
 

@@ -6,6 +6,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit
 from ropewalk.cli.common.locations import signing_key
+from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened, short, suggesting_names
 
 
@@ -17,10 +18,10 @@ def anchor() -> None:
 @anchor.command(
     "create", epilog="Examples:\n  ropewalk shiplog anchor create --ns prod --label v1.2 --sign ada\n"
 )
-@click.option("--ns", required=True, help="The namespace.")
-@click.option("--label", help="Label to show in lists.")
-@click.option("--notes", help="Free text to store with the anchor.")
-@click.option("--sign", "key", metavar="KEY", help="Sign the anchor with this key (ed25519).")
+@required("--ns", "NS", "The namespace.")
+@option("--label", "LABEL", "Label to show in lists.")
+@option("--notes", "NOTES", "Free text to store with the anchor.")
+@option("--sign key", "KEY", "Sign the anchor with this key (ed25519).")
 def create(ns: str, label: str | None, notes: str | None, key: str | None) -> None:
     """Create an anchor on the head of a namespace."""
     from ropewalk.gitlog.repository.signing import set_anchor
@@ -34,7 +35,7 @@ def create(ns: str, label: str | None, notes: str | None, key: str | None) -> No
 
 
 @anchor.command("ls", epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
-@click.option("--ns", help="Only this namespace.")
+@option("--ns", "NS", "Only this namespace.")
 def ls(ns: str | None) -> None:
     """List the anchors of each namespace, newest first."""
     from ropewalk.gitlog.core.anchor import anchors

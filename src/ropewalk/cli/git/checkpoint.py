@@ -8,6 +8,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import flag, required
 from ropewalk.cli.git.events import announcing_group, opened, short, suggesting_names
 from ropewalk.errors import NotFound
 
@@ -24,12 +25,10 @@ def checkpoint() -> None:
     "set",
     epilog="Examples:\n  ropewalk shiplog checkpoint set --group analytics --ns governance --commit 8b1c1e4\n",
 )
-@click.option("--group", required=True, help="The consumer group.")
-@click.option("--ns", required=True, help="The namespace.")
-@click.option(
-    "--commit", required=True, metavar="OID", help="Last handled commit; an unambiguous prefix is enough."
-)
-@click.option("--reset", is_flag=True, help="Allow moving backwards.")
+@required("--group", "GROUP", "The consumer group.")
+@required("--ns", "NS", "The namespace.")
+@required("--commit", "OID", "Last handled commit; an unambiguous prefix is enough.")
+@flag("--reset", "Allow moving backwards.")
 def set_(group: str, ns: str, commit: str, reset: bool) -> None:
     """Move a consumer group to a commit."""
     from ropewalk.bridge.governance.guard import require_ungoverned
@@ -49,9 +48,9 @@ def set_(group: str, ns: str, commit: str, reset: bool) -> None:
     epilog="Examples:\n  ropewalk shiplog checkpoint get --group analytics --ns governance\n"
     "  ropewalk shiplog checkpoint get --group analytics --ns governance --portable > checkpoint.json\n",
 )
-@click.option("--group", required=True, help="The consumer group.")
-@click.option("--ns", required=True, help="The namespace.")
-@click.option("--portable", is_flag=True, help="Print the portable form of S0: ulid and commit_oid.")
+@required("--group", "GROUP", "The consumer group.")
+@required("--ns", "NS", "The namespace.")
+@flag("--portable", "Print the portable form of S0: ulid and commit_oid.")
 def get(group: str, ns: str, portable: bool) -> None:
     """Print the checkpoint of a consumer group."""
     from ropewalk.gitlog.consumers.cursor import portable_form, read_cursor

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.common.options import choice, flag, option, repeated, required
 from ropewalk.cli.git.events import opened, short
 from ropewalk.errors import Usage
 
@@ -27,20 +28,16 @@ if TYPE_CHECKING:
     expose_value=False,
     help="Read the journals under refs/_shiplog/.",
 )
-@click.option(
-    "--map",
-    "pairs",
-    multiple=True,
-    metavar="ENV=NS",
-    help="Namespace for an environment (default: its name in lower case); repeatable.",
+@repeated(
+    "--map pairs", "ENV=NS", "Namespace for an environment (default: its name in lower case); repeatable."
 )
-@click.option(
+@choice(
     "--notes",
-    type=click.Choice(["copy", "seal", "leave"]),
+    ["copy", "seal", "leave"],
+    "Captured output: copy it, seal it behind pointers, or leave it in the journal.",
     default="copy",
-    help="Captured output: copy it, seal it behind pointers, or leave it in the journal.",
 )
-@click.option("--key", metavar="NAME", help="The sealing key for --notes seal.")
+@option("--key", "NAME", "The sealing key for --notes seal.")
 def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
     """Import journals of git shiplog as namespaces.
 
@@ -70,15 +67,11 @@ def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
 @click.option(
     "--to-compat", is_flag=True, required=True, expose_value=False, help="To a journal under refs/_shiplog/."
 )
-@click.option("--ns", required=True, help="The namespace.")
-@click.option(
-    "--env", help="The journal's environment; default: the one it was imported from, else the namespace."
+@required("--ns", "NS", "The namespace.")
+@option(
+    "--env", "ENV", "The journal's environment; default: the one it was imported from, else the namespace."
 )
-@click.option(
-    "--consumers",
-    is_flag=True,
-    help="Mirror the cursors of the namespace to refs/_shiplog/consumers/GROUP/ENV, too.",
-)
+@flag("--consumers", "Mirror the cursors of the namespace to refs/_shiplog/consumers/GROUP/ENV, too.")
 def export(ns: str, env: str | None, consumers: bool) -> None:
     """Write a namespace as a journal that git shiplog lists, shows and validates.
 

@@ -8,6 +8,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import flag, option, required
 from ropewalk.cli.git.events import announcing_group, opened
 from ropewalk.errors import NotFound
 
@@ -30,8 +31,8 @@ def ls() -> None:
 
 
 @consumer.command("lag", epilog="Examples:\n  ropewalk consumer lag --group analytics\n")
-@click.option("--group", help="Only this group.")
-@click.option("--ns", help="Only this namespace or topic.")
+@option("--group", "GROUP", "Only this group.")
+@option("--ns", "NS", "Only this namespace or topic.")
 def lag(group: str | None, ns: str | None) -> None:
     """Show how many events each group is behind."""
     from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
@@ -50,12 +51,10 @@ def lag(group: str | None, ns: str | None) -> None:
     "reset",
     epilog="Examples:\n  ropewalk consumer reset --group analytics --ns governance --to beginning --dry-run\n",
 )
-@click.option("--group", required=True, help="The consumer group.")
-@click.option("--ns", required=True, help="The namespace or topic.")
-@click.option(
-    "--to", "to", required=True, metavar="ULID|beginning|now", help="Last event that counts as handled."
-)
-@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@required("--group", "GROUP", "The consumer group.")
+@required("--ns", "NS", "The namespace or topic.")
+@required("--to to", "ULID|beginning|now", "Last event that counts as handled.")
+@flag("--dry-run", "Print what would change, and change nothing.")
 def reset(group: str, ns: str, to: str, dry_run: bool) -> None:
     """Move a group to another position, forwards or backwards."""
     from ropewalk.bridge.governance.guard import require_ungoverned

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Command, answer_line, emit, emit_line, fail, say, session
+from ropewalk.cli.common.options import flag, option
 from ropewalk.cli.git.events import opened, receipt_line, short
 from ropewalk.errors import RopewalkError, Unavailable, Usage
 from ropewalk.kernel.terminal_text import printable
@@ -24,8 +25,8 @@ TYPE_CHARACTERS_MAX = 40  # in a table for people
 
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options `--ns NS` and `--topic T`, which name one log."""
-    command = click.option("--topic", help="The topic, for messages.")(command)
-    return click.option("--ns", help="The namespace.")(command)
+    command = option("--topic", "TOPIC", "The topic, for messages.")(command)
+    return option("--ns", "NS", "The namespace.")(command)
 
 
 def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
@@ -46,16 +47,15 @@ def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
     "  ropewalk heads diff --ns governance --jsonl > displaced.jsonl\n",
 )
 @log_options
-@click.option(
-    "--old", metavar="COMMIT", help="Compare with the history of this commit (default: the head seen last)."
-)
-@click.option(
+@option("--old", "COMMIT", "Compare with the history of this commit (default: the head seen last).")
+@option(
     "--limit",
+    "N",
+    "Maximum number of events to show per side; all are counted.",
     type=click.IntRange(min=0),
     default=ROWS_DEFAULT,
-    help="Maximum number of events to show per side; all are counted.",
 )
-@click.option("--jsonl", is_flag=True, help="Print the lost events, one per line, ready to append.")
+@flag("--jsonl", "Print the lost events, one per line, ready to append.")
 def diff(ns: str | None, topic: str | None, old: str | None, limit: int, jsonl: bool) -> None:
     """Show where the history seen before and the current one diverge, and the events only one of them has."""
     layout, name = named_log(ns, topic)
@@ -78,12 +78,8 @@ def diff(ns: str | None, topic: str | None, old: str | None, limit: int, jsonl: 
     "  ropewalk heads rescue --topic jobs/pending --old 8b1c1e4\n",
 )
 @log_options
-@click.option(
-    "--old",
-    metavar="COMMIT",
-    help="Rescue only the history of this commit (default: all displaced histories).",
-)
-@click.option("--allow-secret", is_flag=True, help="Record the event even if it seems to contain a secret.")
+@option("--old", "COMMIT", "Rescue only the history of this commit (default: all displaced histories).")
+@flag("--allow-secret", "Record the event even if it seems to contain a secret.")
 def rescue(ns: str | None, topic: str | None, old: str | None, allow_secret: bool) -> None:
     """Record displaced events again on top of the accepted history. Running it twice records nothing twice.
 

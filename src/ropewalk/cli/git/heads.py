@@ -8,6 +8,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, fail, say, session
 from ropewalk.cli.common.locations import NODE_KEY, login, signing_key
+from ropewalk.cli.common.options import flag
 from ropewalk.cli.git.displaced import diff, log_options, named_log, rescue
 from ropewalk.cli.git.events import opened, short
 from ropewalk.errors import RopewalkError
@@ -61,7 +62,7 @@ def ls() -> None:
     "  ropewalk heads accept --ns governance --forget\n",
 )
 @log_options
-@click.option("--forget", is_flag=True, help="Do not keep displaced events; git will prune them.")
+@flag("--forget", "Do not keep displaced events; git will prune them.")
 def accept(ns: str | None, topic: str | None, forget: bool) -> None:
     """Accept a rewritten history, and record who accepted it, when, and both heads.
 

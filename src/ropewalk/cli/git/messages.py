@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, read_input, say, session
+from ropewalk.cli.common.options import choice, flag, option, repeated, required
 from ropewalk.cli.git.events import announcing_group, event_line, opened, say_more, suggesting_names
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
@@ -23,14 +24,12 @@ def messages() -> None:
 
 
 @messages.command("publish", epilog="Examples:\n  ropewalk messages publish --topic jobs --file job.json\n")
-@click.option("--topic", required=True, help="Topic; parts are separated by /.")
-@click.option("--file", "file", required=True, metavar="F", help="Message as JSON; - reads stdin.")
-@click.option(
-    "--attach", multiple=True, metavar="PATH", help="File to attach; refs must name it by digest; repeatable."
-)
-@click.option("--jsonl", is_flag=True, help="Read one message per line; print one result per line.")
-@click.option("--stop-on-error", is_flag=True, help="With --jsonl: stop at the first rejected line.")
-@click.option("--allow-secret", is_flag=True, help="Record the event even if it seems to contain a secret.")
+@required("--topic", "TOPIC", "Topic; parts are separated by /.")
+@required("--file file", "F", "Message as JSON; - reads stdin.")
+@repeated("--attach", "PATH", "File to attach; refs must name it by digest; repeatable.")
+@flag("--jsonl", "Read one message per line; print one result per line.")
+@flag("--stop-on-error", "With --jsonl: stop at the first rejected line.")
+@flag("--allow-secret", "Record the event even if it seems to contain a secret.")
 def publish(
     topic: str, file: str, attach: tuple[str, ...], jsonl: bool, stop_on_error: bool, allow_secret: bool
 ) -> None:
@@ -54,21 +53,14 @@ def publish(
 
 
 @messages.command("read", epilog="Examples:\n  ropewalk messages read --topic jobs --limit 100\n")
-@click.option("--topic", required=True, help="The topic.")
-@click.option(
-    "--since",
-    metavar="ULID",
-    help="Print only messages after this one (default with --group: its checkpoint).",
+@required("--topic", "TOPIC", "The topic.")
+@option("--since", "ULID", "Print only messages after this one (default with --group: its checkpoint).")
+@option("--limit", "N", "Maximum number of messages (at most 512).", type=int, default=128)
+@option(
+    "--group", "GROUP", "Read for this consumer group, and move its checkpoint to the last printed message."
 )
-@click.option("--limit", type=int, default=128, help="Maximum number of messages (at most 512).")
-@click.option(
-    "--group", help="Read for this consumer group, and move its checkpoint to the last printed message."
-)
-@click.option(
-    "--on-missing",
-    type=click.Choice(["restart", "error"]),
-    default="restart",
-    help="What to do when --since is not in the topic.",
+@choice(
+    "--on-missing", ["restart", "error"], "What to do when --since is not in the topic.", default="restart"
 )
 def read(topic: str, since: str | None, limit: int, group: str | None, on_missing: str) -> None:
     """Print messages in order, as `messages.read` of S1. If there are more, stderr names the command to continue.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Command, counting, emit
+from ropewalk.cli.common.options import flag, repeated, required
 from ropewalk.cli.git.events import opened, short
 
 if TYPE_CHECKING:
@@ -23,18 +24,9 @@ if TYPE_CHECKING:
     "  ropewalk mirror --from ns:web --from ns:billing --to topic:all --follow\n"
     "  ropewalk mirror --from channel:audit --to ns:audit\n",
 )
-@click.option(
-    "--from",
-    "sources",
-    required=True,
-    multiple=True,
-    metavar="LOG",
-    help="Source: ns:NAME, topic:NAME or channel:NAME; repeatable.",
-)
-@click.option(
-    "--to", required=True, metavar="LOG", help="Target: ns:NAME or topic:NAME; created if it does not exist."
-)
-@click.option("--follow", is_flag=True, help="Keep running, and copy new events as they arrive.")
+@repeated("--from sources", "LOG", "Source: ns:NAME, topic:NAME or channel:NAME; repeatable.", required=True)
+@required("--to", "LOG", "Target: ns:NAME or topic:NAME; created if it does not exist.")
+@flag("--follow", "Keep running, and copy new events as they arrive.")
 def mirror(sources: tuple[str, ...], to: str, follow: bool) -> None:
     """Copy new events of one log into another log of this repository, in order.
 

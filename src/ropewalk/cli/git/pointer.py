@@ -10,6 +10,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, read_input, say, session, write_output
 from ropewalk.cli.common.locations import here, sealing_key
+from ropewalk.cli.common.options import flag, option, required
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.privacy.blob_store import PrivateStore
@@ -36,15 +37,13 @@ def pointer() -> None:
     epilog="Examples:\n  ropewalk pointer seal --file card.json --actor user:ada --policy v1 --key vault\n"
     "  echo -n 4111 | ropewalk pointer seal --file - --actor user:ada --policy v1 --key vault --low-entropy\n",
 )
-@click.option("--file", "file", required=True, metavar="F", help="The private bytes; - reads stdin.")
-@click.option("--actor", required=True, help="Who seals; bound into the seal.")
-@click.option("--policy", required=True, metavar="V", help="The policy version; bound into the seal.")
-@click.option("--key", "key", required=True, metavar="NAME", help="The sealing key.")
-@click.option("--low-entropy", is_flag=True, help="The bytes are easy to guess: leave their digest out.")
-@click.option("--location", metavar="URI", help="Where the bytes are; default: this repository's node.")
-@click.option(
-    "--capability", metavar="URI", help="How to open them; default: the key's name. Never a secret."
-)
+@required("--file file", "F", "The private bytes; - reads stdin.")
+@required("--actor", "ACTOR", "Who seals; bound into the seal.")
+@required("--policy", "V", "The policy version; bound into the seal.")
+@required("--key key", "NAME", "The sealing key.")
+@flag("--low-entropy", "The bytes are easy to guess: leave their digest out.")
+@option("--location", "URI", "Where the bytes are; default: this repository's node.")
+@option("--capability", "URI", "How to open them; default: the key's name. Never a secret.")
 def seal(
     file: str,
     actor: str,
@@ -81,12 +80,12 @@ def seal(
 
 @pointer.command("open", epilog="Examples:\n  ropewalk pointer open pointer.json\n")
 @click.argument("pointer_file", metavar="POINTER")
-@click.option("-o", "--output", default="-", metavar="F", help="Where the bytes go; default: stdout.")
-@click.option("--actor", help="Who sealed; default: as recorded here.")
-@click.option("--policy", metavar="V", help="The policy version of the sealing; default: as recorded here.")
-@click.option("--key", metavar="NAME", help="The sealing key; default: as recorded here.")
-@click.option("--blob", metavar="F", help="The sealed bytes, if they are not in this repository.")
-@click.option("--digest", metavar="BLAKE3", help="The plaintext's digest, where the pointer leaves it out.")
+@option("-o --output", "F", "Where the bytes go; default: stdout.", default="-")
+@option("--actor", "ACTOR", "Who sealed; default: as recorded here.")
+@option("--policy", "V", "The policy version of the sealing; default: as recorded here.")
+@option("--key", "NAME", "The sealing key; default: as recorded here.")
+@option("--blob", "F", "The sealed bytes, if they are not in this repository.")
+@option("--digest", "BLAKE3", "The plaintext's digest, where the pointer leaves it out.")
 def open_(
     pointer_file: str,
     output: str,
@@ -137,8 +136,8 @@ def open_(
     "erase", epilog="Examples:\n  ropewalk pointer erase pointer.json --reason 'asked by the customer'\n"
 )
 @click.argument("pointer_file", metavar="POINTER")
-@click.option("--reason", default="", help="Why; kept with the tombstone. Say nothing private here.")
-@click.option("--ns", default="privacy", help="The namespace the erasure is recorded in.")
+@option("--reason", "REASON", "Why; kept with the tombstone. Say nothing private here.", default="")
+@option("--ns", "NS", "The namespace the erasure is recorded in.", default="privacy")
 def erase(pointer_file: str, reason: str, ns: str) -> None:
     """Erase the private bytes behind POINTER permanently.
 

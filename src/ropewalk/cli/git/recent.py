@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.common.options import option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.git.events import event_json, event_line, opened, short, since_ms, suggesting_names
 from ropewalk.errors import NotFound
@@ -49,12 +50,10 @@ def show(name: str) -> None:
     cls=Command,
     epilog="Examples:\n  ropewalk shiplog ls --since 2d\n  ropewalk shiplog ls --since yesterday --env prod\n",
 )
-@click.option("--ns", "namespaces", multiple=True, help="Show only this namespace; repeatable.")
-@click.option("--env", help="Show only events of this environment.")
-@click.option(
-    "--since", metavar="SPAN", help="Show only newer events: 2d, 3h, 30m, today, yesterday, or a date."
-)
-@click.option("--limit", type=click.IntRange(min=1), default=50, help="Maximum number of events.")
+@repeated("--ns namespaces", "NS", "Show only this namespace; repeatable.")
+@option("--env", "ENV", "Show only events of this environment.")
+@option("--since", "SPAN", "Show only newer events: 2d, 3h, 30m, today, yesterday, or a date.")
+@option("--limit", "N", "Maximum number of events.", type=click.IntRange(min=1), default=50)
 def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: int) -> None:
     """List recorded events, newest first."""
     from heapq import merge
@@ -81,8 +80,8 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
 
 
 @click.command("current", cls=Command, epilog="Examples:\n  ropewalk shiplog current --env prod\n")
-@click.option("--ns", "namespaces", multiple=True, help="Show only this namespace; repeatable.")
-@click.option("--env", help="Show only this environment.")
+@repeated("--ns namespaces", "NS", "Show only this namespace; repeatable.")
+@option("--env", "ENV", "Show only this environment.")
 def current(namespaces: tuple[str, ...], env: str | None) -> None:
     """Show what is deployed now: the last effective deployment per environment and service."""
     from ropewalk.gitlog.core.layout import SHIPLOG

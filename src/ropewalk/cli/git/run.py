@@ -14,6 +14,7 @@ import click
 
 from ropewalk.cli.common.command import Command, drop_output, emit_line, fail, say, session
 from ropewalk.cli.common.locations import sealing_key
+from ropewalk.cli.common.options import choice, flag, option, required
 from ropewalk.cli.common.run_facts import scrub, work_tree_head
 from ropewalk.cli.common.signals import forwarded_signals
 from ropewalk.cli.git.appending import EventWriter, Recorded
@@ -44,26 +45,25 @@ WITHHELD_ADVICE = (
     epilog="Examples:\n  ropewalk shiplog run --ns deploy --service web --reason canary -- ./deploy.sh\n"
     "  ropewalk shiplog run --ns deploy --output seal --key vault -- ./deploy.sh\n",
 )
-@click.option("--ns", required=True, help="The namespace.")
-@click.option("--env", help="Environment (default: the namespace).")
-@click.option("--service", help="Service that is deployed.")
-@click.option("--artifact", help="Build or image that is deployed.")
-@click.option("--reason", help="Reason for the deployment.")
-@click.option("--ticket", help="Ticket that requested it.")
-@click.option("--region", help="Region it is deployed to.")
-@click.option("--cluster", help="Cluster it is deployed to.")
-@click.option("--namespace", help="Namespace of the cluster.")
-@click.option("--pipeline", help="CI pipeline that runs it.")
-@click.option("--run-url", help="Web page of the CI run. Recorded, never fetched.")
-@click.option("--allow-secret", is_flag=True, help="Keep the output even if it seems to contain a secret.")
-@click.option(
-    "--output",
-    "keeping",
-    type=click.Choice(["keep", "seal", "drop"]),
+@required("--ns", "NS", "The namespace.")
+@option("--env", "ENV", "Environment (default: the namespace).")
+@option("--service", "SERVICE", "Service that is deployed.")
+@option("--artifact", "ARTIFACT", "Build or image that is deployed.")
+@option("--reason", "REASON", "Reason for the deployment.")
+@option("--ticket", "TICKET", "Ticket that requested it.")
+@option("--region", "REGION", "Region it is deployed to.")
+@option("--cluster", "CLUSTER", "Cluster it is deployed to.")
+@option("--namespace", "NAMESPACE", "Namespace of the cluster.")
+@option("--pipeline", "PIPELINE", "CI pipeline that runs it.")
+@option("--run-url", "RUN-URL", "Web page of the CI run. Recorded, never fetched.")
+@flag("--allow-secret", "Keep the output even if it seems to contain a secret.")
+@choice(
+    "--output keeping",
+    ["keep", "seal", "drop"],
+    "Keep the output as a git note, seal it behind a pointer, or only print it.",
     default="keep",
-    help="Keep the output as a git note, seal it behind a pointer, or only print it.",
 )
-@click.option("--key", metavar="NAME", help="Sealing key for --output seal.")
+@option("--key", "NAME", "Sealing key for --output seal.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
 def run(
     ns: str,

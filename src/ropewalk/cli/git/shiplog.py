@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Group, drop_output, emit, emit_line, parse_input, session
 from ropewalk.cli.common.hangup import Hangup
+from ropewalk.cli.common.options import flag, option, repeated, required
 from ropewalk.cli.git.events import (
     event_json,
     event_line,
@@ -48,15 +49,13 @@ def shiplog() -> None:
     epilog="Examples:\n  ropewalk shiplog append --ns governance --file event.json\n"
     '  echo \'{"type":"note","payload":{}}\' | ropewalk shiplog append --ns demo --file -\n',
 )
-@click.option("--ns", required=True, help="The namespace.")
-@click.option("--file", "file", required=True, metavar="F", help="Event as JSON; - reads stdin.")
-@click.option(
-    "--trailer", metavar="F", help="JSON file with deployment fields for the trailer of the commit."
-)
-@click.option("--jsonl", is_flag=True, help="Read one event per line; print one result per line.")
-@click.option("--stop-on-error", is_flag=True, help="With --jsonl: stop at the first rejected line.")
-@click.option("--replay", is_flag=True, help="Accept an event recorded before; it must have its ULID.")
-@click.option("--allow-secret", is_flag=True, help="Record the event even if it seems to contain a secret.")
+@required("--ns", "NS", "The namespace.")
+@required("--file file", "F", "Event as JSON; - reads stdin.")
+@option("--trailer", "F", "JSON file with deployment fields for the trailer of the commit.")
+@flag("--jsonl", "Read one event per line; print one result per line.")
+@flag("--stop-on-error", "With --jsonl: stop at the first rejected line.")
+@flag("--replay", "Accept an event recorded before; it must have its ULID.")
+@flag("--allow-secret", "Record the event even if it seems to contain a secret.")
 def append(
     ns: str,
     file: str,
@@ -83,9 +82,9 @@ def append(
 
 
 @shiplog.command("read", epilog="Examples:\n  ropewalk shiplog read --ns governance --limit 2\n")
-@click.option("--ns", required=True, help="The namespace.")
-@click.option("--since", metavar="ULID", help="Print only events after this one.")
-@click.option("--limit", type=int, default=128, help="Maximum number of events (at most 512).")
+@required("--ns", "NS", "The namespace.")
+@option("--since", "ULID", "Print only events after this one.")
+@option("--limit", "N", "Maximum number of events (at most 512).", type=int, default=128)
 def read(ns: str, since: str | None, limit: int) -> None:
     """Print events in order, one per line. If there are more, stderr names the option to continue.
 
@@ -102,11 +101,9 @@ def read(ns: str, since: str | None, limit: int) -> None:
 
 
 @shiplog.command("tail", epilog="Examples:\n  ropewalk shiplog tail --ns deploy --ns governance --follow\n")
-@click.option("--ns", "namespaces", required=True, multiple=True, help="Namespace; repeatable.")
-@click.option(
-    "--limit-per-ns", type=click.IntRange(min=1), default=10, help="Number of events per namespace."
-)
-@click.option("--follow", is_flag=True, help="Keep running, and print new events as they arrive.")
+@repeated("--ns namespaces", "NS", "Namespace; repeatable.", required=True)
+@option("--limit-per-ns", "N", "Number of events per namespace.", type=click.IntRange(min=1), default=10)
+@flag("--follow", "Keep running, and print new events as they arrive.")
 def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:
     """Print the newest events of several namespaces, interleaved."""
     from ropewalk.gitlog.core.layout import SHIPLOG

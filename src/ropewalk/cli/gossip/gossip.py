@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, progress, read_input, say, write_output
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.cli.common.options import choice, flag, option, required
 from ropewalk.kernel.terminal_text import printable_json
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def say_new_topic(topic: str, known: Sequence[str]) -> None:
         say(describe_new("gossip topic", topic, known))
 
 
-topic_option = click.option("--topic", metavar="TOPIC", help="The log; may be left out if there is only one.")
+topic_option = option("--topic", "TOPIC", "The log; may be left out if there is only one.")
 
 
 def open_here(topic: str | None, **options: Any) -> GossipLog:
@@ -79,12 +80,10 @@ def open_here(topic: str | None, **options: Any) -> GossipLog:
     "append",
     epilog='Examples:\n  echo \'{"text":"hi"}\' | ropewalk gossip append --topic com.example --payload -\n',
 )
-@click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
-@click.option("--payload", required=True, metavar="F|-", help="JSON, or DAG-JSON for bytes and links.")
-@click.option("--key", default=NODE_KEY, metavar="NAME", help="The key that signs.")
-@click.option(
-    "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
-)
+@required("--topic", "TOPIC", "The log; made if it is new.")
+@required("--payload", "F|-", "JSON, or DAG-JSON for bytes and links.")
+@option("--key", "NAME", "The key that signs.", default=NODE_KEY)
+@choice("--profile", PROFILES, "The wire profile of a new topic; default v0.13.")
 def append(topic: str, payload: str, key: str, profile: Any) -> None:
     """Sign a payload and append it on top of all heads."""
     from ropewalk.gossip.core import dag_json
@@ -112,10 +111,8 @@ def append(topic: str, payload: str, key: str, profile: Any) -> None:
 @gossip.command(
     "insert", epilog="Examples:\n  ropewalk gossip insert --topic com.example --file message.cbor\n"
 )
-@click.option(
-    "--topic", required=True, metavar="TOPIC", help="The log; made if it is new and the message is good."
-)
-@click.option("--file", "file", required=True, metavar="F|-", help="The signed message as it travels.")
+@required("--topic", "TOPIC", "The log; made if it is new and the message is good.")
+@required("--file file", "F|-", "The signed message as it travels.")
 def insert(topic: str, file: str) -> None:
     """Store a message of another peer; it waits if its parents are missing."""
     from ropewalk.gossip.core.message import profile_of
@@ -151,7 +148,7 @@ def heads(topic: str | None) -> None:
     "  ropewalk gossip pending drop --topic com.example --older-than 1\n",
 )
 @topic_option
-@click.option("--drop", is_flag=True, help="Drop all of them, as `pending drop --all` does.")
+@flag("--drop", "Drop all of them, as `pending drop --all` does.")
 @click.pass_context
 def pending(context: click.Context, topic: str | None, drop: bool) -> None:
     """List or drop messages that wait for their parents; without a command, list them."""
@@ -178,12 +175,12 @@ def pending_ls(topic: str | None) -> None:
 )
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @topic_option
-@click.option("--all", "everything", is_flag=True, help="Drop all of them.")
-@click.option(
+@flag("--all everything", "Drop all of them.")
+@option(
     "--older-than",
+    "DAYS",
+    "Drop those that have waited for more than so many days.",
     type=click.FloatRange(min=0),
-    metavar="DAYS",
-    help="Drop those that have waited for more than so many days.",
 )
 def pending_drop(ids: tuple[str, ...], topic: str | None, everything: bool, older_than: float | None) -> None:
     """Drop messages that wait for their parents. A peer that still has them can send them again."""
@@ -214,7 +211,7 @@ def _list_pending(topic: str | None) -> None:
 )
 @click.argument("id")
 @topic_option
-@click.option("-o", "--output", metavar="F", help="Write it there as it travels, for `gossip insert`.")
+@option("-o --output", "F", "Write it there as it travels, for `gossip insert`.")
 def get(id: str, topic: str | None, output: str | None) -> None:
     """Show the message ID with its signature, as DAG-JSON."""
     import json
@@ -265,10 +262,10 @@ def _whole(log: GossipLog, signed: SignedMessage) -> dict[str, Any]:
     epilog="Examples:\n  ropewalk gossip log --graph\n  ropewalk gossip log --reverse --limit 5 --json\n",
 )
 @topic_option
-@click.option("--graph", is_flag=True, help="Draw the graph of messages and parents, newest first.")
-@click.option("--reverse", is_flag=True, help="Newest first.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
-@click.option("--follow", is_flag=True, help="Also print messages as they arrive, until interrupted.")
+@flag("--graph", "Draw the graph of messages and parents, newest first.")
+@flag("--reverse", "Newest first.")
+@option("--limit", "N", "At most N messages.", type=click.IntRange(1))
+@flag("--follow", "Also print messages as they arrive, until interrupted.")
 def log(topic: str | None, graph: bool, reverse: bool, limit: int | None, follow: bool) -> None:
     """Print the messages by clock, so that each comes after its parents.
 

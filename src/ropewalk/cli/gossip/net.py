@@ -11,6 +11,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, say, session
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import choice, flag, option, repeated, required
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.gossip.gossip import PROFILES, open_here, say_new_topic, topic_option
 from ropewalk.errors import RopewalkError
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 PEERS_MAX = 64
 
-idle_option = click.option(
+idle_option = option(
     "--idle",
+    "SECONDS",
+    "Disconnect from a peer that makes no progress for this many seconds.",
     type=click.FloatRange(min=0.05),
     default=IDLE_S,
-    metavar="SECONDS",
-    help="Disconnect from a peer that makes no progress for this many seconds.",
 )
 
 
@@ -45,9 +46,7 @@ client_cert_option = _file_option(
     "--client-cert", help="PEM certificate to show to wss:// peers that ask for one."
 )
 client_key_option = _file_option("--client-key", help="PEM key of --client-cert.")
-token_option = click.option(
-    "--token-file", metavar="F", help="File with the token for peers that ask for one (`auth add`)."
-)
+token_option = option("--token-file", "F", "File with the token for peers that ask for one (`auth add`).")
 
 
 @click.command(
@@ -57,8 +56,8 @@ token_option = click.option(
     "  ropewalk gossip sync tcp://127.0.0.1:8081 --topic com.example --pull-only --json\n",
 )
 @click.argument("url")
-@click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
-@click.option("--pull-only", is_flag=True, help="Only fetch; send nothing.")
+@required("--topic", "TOPIC", "The log; made if it is new.")
+@flag("--pull-only", "Only fetch; send nothing.")
 @idle_option
 @ca_option
 @client_cert_option
@@ -139,25 +138,13 @@ async def _shown(log: GossipLog, work: Any) -> Any:
     epilog="Examples:\n  ropewalk gossip serve --topic com.example --port 8080\n"
     "  ropewalk gossip serve --topic com.example --port 8081 --peer ws://127.0.0.1:8080\n",
 )
-@click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
-@click.option("--host", default="127.0.0.1", metavar="HOST", help="The address to listen on.")
-@click.option(
-    "--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="Port; 0 takes a free one."
-)
-@click.option(
-    "--peer", "upstreams", multiple=True, metavar="URL", help="Stay connected to this peer. May be repeated."
-)
-@click.option(
-    "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
-)
+@required("--topic", "TOPIC", "The log; made if it is new.")
+@option("--host", "HOST", "The address to listen on.", default="127.0.0.1")
+@required("--port", "P", "Port; 0 takes a free one.", type=click.IntRange(0, 65535))
+@repeated("--peer upstreams", "URL", "Stay connected to this peer. May be repeated.")
+@choice("--profile", PROFILES, "The wire profile of a new topic; default v0.13.")
 @idle_option
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    metavar="URL",
-    help="Origin of web pages that may connect. May be repeated.",
-)
+@repeated("--origin origins", "URL", "Origin of web pages that may connect. May be repeated.")
 @_file_option(
     "--auth", help="Identities and rights: peers need read on gossip/TOPIC, and append to be read from."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropewalk.cli.common.command import Command, emit, parse_input, read_input, write_output
-from ropewalk.cli.common.options import option, repeated, required
+from ropewalk.cli.common.options import choice, option, repeated, required
 from ropewalk.errors import located
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
     "  ropewalk ledger envelope --channel audit --domain ops --class Attestation --type build.attested \\\n"
     "      --payload body.json --key ada --evidence evidence.json\n",
 )
-@click.option("--format", "kind", required=True, type=click.Choice(FORMATS), help="Kind of evidence.")
+@choice("--format kind", FORMATS, "Kind of evidence.", required=True)
 @option("--report", "F", "Report as JSON: a DSSE envelope, or a TEE report.")
-@click.option("--tee", type=click.Choice(HARDWARE), help="Hardware that made the document.")
+@choice("--tee", HARDWARE, "Hardware that made the document.")
 @option("--document", "F", "Document signed by the hardware, unchanged.")
 @option("--timestamp", "TIME", "Time of the document in RFC 3339, UTC.")
 @repeated("--cert certs", "F", "Certificates in PEM or DER, the leaf first; repeatable.")

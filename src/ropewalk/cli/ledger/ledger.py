@@ -22,7 +22,7 @@ from ropewalk.cli.common.command import (
     write_output,
 )
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
-from ropewalk.cli.common.options import channel_option, flag, option, repeated, required
+from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.kernel.terminal_text import printable
 
@@ -141,14 +141,14 @@ def ls() -> None:
 )
 @channel_option
 @required("--domain", "D", "Logical boundary, such as ea.core.")
-@click.option("--class", "event_class", required=True, type=click.Choice(CLASSES), help="Event class.")
+@choice("--class event_class", CLASSES, "Event class.", required=True)
 @required("--type event_type", "T", "Event type, such as disk.full.")
 @required("--payload", "F", "Event body as JSON; `-` reads stdin.")
 @required("--key", "NAME", "Author's signing key.")
 @option("--correlation-id", "I", "Id that links a Result to its Command.")
 @option("--parent", "ENVELOPE_ID", "Parent envelope in the channel (default for a Result: its Command).")
 @option("--timestamp", "TIME", "Time in RFC 3339, UTC (default: now).")
-@click.option("--level", type=click.Choice(LEVELS), help="Confidentiality level.")
+@choice("--level", LEVELS, "Confidentiality level.")
 @option("--key-ref", "REF", "Reference to the key that seals a confidential payload.")
 @option("--enclave-ref", "REF", "With --level: enclave that may read the payload.")
 @option("--detach", "URI", "Store only the hash and the location of the payload.")
@@ -222,8 +222,8 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
     "  ropewalk ledger read --channel audit --cbor > audit.cbor\n",
 )
 @channel_option
-@click.option("--from", "start", type=click.IntRange(0), default=0, help="First height to print.")
-@click.option("--to", "end", type=click.IntRange(0), help="Last height to print (default: the head).")
+@option("--from start", "N", "First height to print.", type=click.IntRange(0), default=0)
+@option("--to end", "N", "Last height to print (default: the head).", type=click.IntRange(0))
 @flag("--cbor", "Write the envelopes as a CBOR sequence (RFC 8742), and nothing else.")
 def read(channel: str, start: int, end: int | None, cbor: bool) -> None:
     """Print blocks with their envelopes, oldest first.

@@ -47,8 +47,8 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
     epilog="Examples:\n  ropewalk ledger consistency --channel audit --old 100 --new 200 -o c.json\n",
 )
 @channel_option
-@click.option("--old", required=True, type=click.IntRange(0), help="Number of blocks of the older head.")
-@click.option("--new", required=True, type=click.IntRange(0), help="Number of blocks of the newer head.")
+@required("--old", "N", "Number of blocks of the older head.", type=click.IntRange(0))
+@required("--new", "N", "Number of blocks of the newer head.", type=click.IntRange(0))
 @option("-o --output", "F", "Output file for the proof (default: stdout).", default="-")
 def consistency(channel: str, old: int, new: int, output: str) -> None:
     """Write the consistency proof that a newer head extends an older one."""

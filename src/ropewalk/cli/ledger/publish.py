@@ -8,7 +8,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, say, write_output
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.options import channel_option, option, required
+from ropewalk.cli.common.options import channel_option, choice, option, required
 from ropewalk.cli.ledger.channel import channel_key
 
 DEFAULT_HOST = "ropewalk.invalid"
@@ -49,12 +49,7 @@ def warn_default_host(host: str, channel: str) -> None:
 @click.argument("envelope_id")
 @required("-o --output", "F", "Output file.")
 @option("--channel", "C", "Channel (default: search all).")
-@click.option(
-    "--form",
-    type=click.Choice(["cose", "tlog"]),
-    default="cose",
-    help="Format: COSE receipt (RFC 9942), or C2SP tlog-proof.",
-)
+@choice("--form", ["cose", "tlog"], "Format: COSE receipt (RFC 9942), or C2SP tlog-proof.", default="cose")
 @host_option
 def receipt(envelope_id: str, output: str, channel: str | None, form: str, host: str) -> None:
     """Write a receipt: an inclusion proof of the envelope's block under a root signed by the channel's key.

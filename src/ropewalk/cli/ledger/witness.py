@@ -6,7 +6,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, say
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.options import channel_option, flag, option, repeated
+from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
 from ropewalk.kernel.terminal_text import printable
@@ -34,12 +34,11 @@ def witness() -> None:
 @host_option
 @repeated("--witness pairs", "URL=VKEY", "A witness: its address and key; repeatable.")
 @option("--threshold", "N", "Cosignatures needed (default: all).", type=click.IntRange(1))
-@click.option(
+@choice(
     "--fail",
-    type=click.Choice(["open", "closed"]),
+    ["open", "closed"],
+    "Without witnesses: open appends on, closed refuses blocks beyond --max-unwitnessed.",
     default="open",
-    show_default=True,
-    help="Without witnesses: open appends on, closed refuses blocks beyond --max-unwitnessed.",
 )
 @option(
     "--max-unwitnessed",

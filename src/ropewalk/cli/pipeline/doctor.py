@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ropewalk.cli.common.command import MARKS, Command, emit
+from ropewalk.cli.common.options import option
 from ropewalk.cli.pipeline.running import cache_folder
 from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.kernel.report import Report, Step
@@ -24,9 +25,7 @@ MEMORY_MIN_MB = 2048
     cls=Command,
     epilog="Examples:\n  ropewalk pipeline doctor\n  ropewalk pipeline doctor --warehouse ./tables\n",
 )
-@click.option(
-    "--warehouse", metavar="DIR", type=click.Path(path_type=Path), help="Also check this warehouse."
-)
+@option("--warehouse", "DIR", "Also check this warehouse.", type=click.Path(path_type=Path))
 def doctor(warehouse: Path | None) -> None:
     """Check Java, memory, package versions and, if named, a warehouse. Exit 7 if the pipeline cannot run."""
     report = Report.of(_steps(warehouse))

@@ -13,6 +13,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, read_input, say, session, write_output
 from ropewalk.cli.common.locations import NODE_KEY, key_folder
+from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
 from ropewalk.cli.pipeline.running import (
     Job,
@@ -24,8 +25,8 @@ from ropewalk.cli.pipeline.running import (
 )
 from ropewalk.kernel.terminal_text import printable
 
-channels_option = click.option("--channels", metavar="A,B", help="Only these channels; default: all.")
-key_option = click.option("--key", "key_name", default=NODE_KEY, metavar="NAME", help="Who signs.")
+channels_option = option("--channels", "A,B", "Only these channels; default: all.")
+key_option = option("--key key_name", "NAME", "Who signs.", default=NODE_KEY)
 
 
 @click.command(
@@ -38,7 +39,7 @@ key_option = click.option("--key", "key_name", default=NODE_KEY, metavar="NAME",
 @warehouse_option
 @source_option
 @channels_option
-@click.option("--reducer", default="counts", metavar="NAME", help="Or module:function (looked up here too).")
+@option("--reducer", "NAME", "Or module:function (looked up here too).", default="counts")
 @to_option
 @snapshot_option
 @click.option(
@@ -48,9 +49,7 @@ key_option = click.option("--key", "key_name", default=NODE_KEY, metavar="NAME",
     help="Go on from the last snapshot, or fold every block and compare. Default: go on where the code is the same.",
 )
 @guard_option
-@click.option(
-    "--partitions", type=click.IntRange(1), metavar="N", help="Hands; the roots are the same for any number."
-)
+@option("--partitions", "N", "Hands; the roots are the same for any number.", type=click.IntRange(1))
 @spark_options
 @as_job("replay")
 def replay(
@@ -119,9 +118,9 @@ def _replay_line(each: Any) -> str:
 @warehouse_option
 @source_option
 @channels_option
-@click.option("--blocks", type=click.IntRange(1), default=1_000, metavar="N", help="Per bundle.")
-@click.option("--from", "start", type=click.IntRange(0), default=0, metavar="H", help="The first block.")
-@click.option("--to", "end", type=click.IntRange(0), metavar="H", help="The last block; default: the head.")
+@option("--blocks", "N", "Per bundle.", type=click.IntRange(1), default=1_000)
+@option("--from start", "H", "The first block.", type=click.IntRange(0), default=0)
+@option("--to end", "H", "The last block; default: the head.", type=click.IntRange(0))
 @key_option
 @spark_options
 @as_job("export")
@@ -156,7 +155,7 @@ def export(job: Job, channels: str | None, blocks: int, start: int, end: int | N
 @warehouse_option
 @source_option
 @channels_option
-@click.option("--blocks", type=click.IntRange(2), default=1_000, metavar="N", help="Per summary.")
+@option("--blocks", "N", "Per summary.", type=click.IntRange(2), default=1_000)
 @key_option
 @spark_options
 @as_job("compact")
@@ -186,19 +185,16 @@ def compact(job: Job, channels: str | None, blocks: int) -> None:
 @warehouse_option
 @source_option
 @channels_option
-@click.option("--freshness-s", type=float, default=86_400.0, help="How old evidence may be.")
-@click.option(
+@option("--freshness-s", "N", "How old evidence may be.", type=float, default=86_400.0)
+@option(
     "--window-s",
+    "N",
+    "Count failures and policy mismatches in blocks sealed within this many seconds before now.",
     type=click.FloatRange(0, min_open=True),
     default=86_400.0,
-    help="Count failures and policy mismatches in blocks sealed within this many seconds before now.",
 )
-@click.option(
-    "--trust", metavar="F", help="Judge evidence by this trust file; default: each channel's own settings."
-)
-@click.option(
-    "--metrics", metavar="F", help="Also write Prometheus metrics into this file, whole or not at all."
-)
+@option("--trust", "F", "Judge evidence by this trust file; default: each channel's own settings.")
+@option("--metrics", "F", "Also write Prometheus metrics into this file, whole or not at all.")
 @key_option
 @spark_options
 @as_job("health")
@@ -274,7 +270,7 @@ def _health_line(each: Any) -> str:
     epilog="Examples:\n  ropewalk pipeline report --warehouse ./tables -o report.html\n",
 )
 @warehouse_option
-@click.option("-o", "output", metavar="F", help="Where the page goes; default: <warehouse>/report.html.")
+@option("-o output", "F", "Where the page goes; default: <warehouse>/report.html.")
 @click.option("--source", hidden=True)
 @click.option("--master", hidden=True)
 @click.option("--remote", hidden=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Group, emit, emit_line, say, session, write_output
+from ropewalk.cli.common.options import choice, flag, option
 from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
     Job,
@@ -61,29 +62,22 @@ def pipeline() -> None:
 )
 @warehouse_option
 @source_option
-@click.option(
-    "--verify",
-    "mode",
-    type=click.Choice(["strict", "quarantine", "off"]),
+@choice(
+    "--verify mode",
+    ["strict", "quarantine", "off"],
+    "strict: refuse the batch; quarantine: write bad entries to events_rejected; off: verify nothing.",
     default="strict",
-    help="strict: refuse the batch; quarantine: write bad entries to events_rejected; off: verify nothing.",
 )
-@click.option("--group", metavar="G", help="Move this consumer group's checkpoints behind what was written.")
-@click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
-@click.option("--topics", metavar="A,B", help="Only these logs.")
-@click.option("--follow", is_flag=True, help="Keep running and ingest new entries as they are appended.")
-@click.option(
-    "--typed", is_flag=True, help="Also keep one table per event type, events__<type>, from now on."
-)
+@option("--group", "G", "Move this consumer group's checkpoints behind what was written.")
+@option("--engine", "NAME", "gitlog, gossip or ledger; default: all.")
+@option("--topics", "A,B", "Only these logs.")
+@flag("--follow", "Keep running and ingest new entries as they are appended.")
+@flag("--typed", "Also keep one table per event type, events__<type>, from now on.")
 @click.option(
     "--progress/--no-progress", default=None, help="Show rows and rows/s on stderr; default: on a terminal."
 )
-@click.option(
-    "--delta", is_flag=True, help="Keep Delta logs of the tables from now on; needs the extra delta."
-)
-@click.option(
-    "--batch-rows", type=click.IntRange(1), default=500_000, metavar="N", help="Rows a batch, about."
-)
+@flag("--delta", "Keep Delta logs of the tables from now on; needs the extra delta.")
+@option("--batch-rows", "N", "Rows a batch, about.", type=click.IntRange(1), default=500_000)
 @spark_options
 @as_job("ingest")
 def ingest(
@@ -163,11 +157,11 @@ def _teller(as_json: bool) -> Callable[[Manifest], None]:
 )
 @warehouse_option
 @source_option
-@click.option("--tables", "of_tables", is_flag=True, help="Prove that the tables are the fold of the logs.")
-@click.option("--blocks-only", is_flag=True, help="Ledger: seals and roots of blocks, not every envelope.")
-@click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
-@click.option("--topics", metavar="A,B", help="Only these logs.")
-@click.option("--trust", metavar="F", help="Keys that may sign heads and anchors.")
+@flag("--tables of_tables", "Prove that the tables are the fold of the logs.")
+@flag("--blocks-only", "Ledger: seals and roots of blocks, not every envelope.")
+@option("--engine", "NAME", "gitlog, gossip or ledger; default: all.")
+@option("--topics", "A,B", "Only these logs.")
+@option("--trust", "F", "Keys that may sign heads and anchors.")
 @allow_partly_option
 @spark_options
 @click.pass_context
@@ -234,7 +228,7 @@ def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
 @pipeline.command("status", epilog="Examples:\n  ropewalk pipeline status --warehouse ./tables\n")
 @warehouse_option
 @source_option
-@click.option("--limit", type=click.IntRange(1), default=20, metavar="N", help="Only the newest.")
+@option("--limit", "N", "Only the newest.", type=click.IntRange(1), default=20)
 def status(warehouse: Path, source: Path | None, limit: int) -> None:
     """What ran, over which ranges, with which roots and rates, and how far the source has grown since."""
     from ropewalk.errors import NotFound
@@ -314,13 +308,12 @@ def _status_text(value: dict[str, Any]) -> str:
     "  ropewalk pipeline tables --warehouse ./tables --format iceberg\n",
 )
 @warehouse_option
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("delta", "iceberg")),
-    help="Keep the tables in this format too from now on; needs the extra of that name.",
+@choice(
+    "--format form",
+    ("delta", "iceberg"),
+    "Keep the tables in this format too from now on; needs the extra of that name.",
 )
-@click.option("--delta", is_flag=True, help="The same as --format delta.")
+@flag("--delta", "The same as --format delta.")
 def tables(warehouse: Path, form: str | None, delta: bool) -> None:
     """Which tables there are, how many rows they have, and up to which heads."""
     from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -360,21 +353,17 @@ def _table_line(table: dict[str, Any]) -> str:
 )
 @warehouse_option
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(1), default=1_000, metavar="N", help="Maximum number of rows.")
-@click.option(
+@option("--limit", "N", "Maximum number of rows.", type=click.IntRange(1), default=1_000)
+@choice(
     "--engine",
-    type=click.Choice(("auto", "duckdb", "spark")),
+    ("auto", "duckdb", "spark"),
+    "Query engine; auto is DuckDB unless the query uses `column:member` or --remote is given.",
     default="auto",
-    help="Query engine; auto is DuckDB unless the query uses `column:member` or --remote is given.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("table", "csv", "parquet")),
-    default="table",
-    help="Output format; parquet needs --output.",
+@choice(
+    "--format form", ("table", "csv", "parquet"), "Output format; parquet needs --output.", default="table"
 )
-@click.option("-o", "--output", metavar="F", help="Write the answer to this file instead of stdout.")
+@option("-o --output", "F", "Write the answer to this file instead of stdout.")
 @spark_options
 def sql(
     warehouse: Path,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.options import option
 from ropewalk.cli.pipeline.running import (
     Job,
     as_job,
@@ -31,7 +32,7 @@ def quarantine() -> None:
 
 @quarantine.command("ls", epilog="Examples:\n  ropewalk pipeline quarantine ls --warehouse ./tables\n")
 @warehouse_option
-@click.option("--limit", type=click.IntRange(1), default=100, metavar="N", help="Maximum number of rows.")
+@option("--limit", "N", "Maximum number of rows.", type=click.IntRange(1), default=100)
 def list_rejected(warehouse: Path, limit: int) -> None:
     """List the rows of `events_rejected` with the reason of each."""
     from ropewalk.pipeline.tables.duck import ask_duckdb

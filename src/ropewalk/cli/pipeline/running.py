@@ -16,6 +16,7 @@ import click
 
 from ropewalk.cli.common.command import say, session
 from ropewalk.cli.common.locations import NODE_KEY, key_folder
+from ropewalk.cli.common.options import option, required
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,25 +24,21 @@ if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
-warehouse_option = click.option(
-    "--warehouse",
-    required=True,
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where the tables are.",
+warehouse_option = required(
+    "--warehouse", "DIR", "Where the tables are.", type=click.Path(file_okay=False, path_type=Path)
 )
-source_option = click.option(
+source_option = option(
     "--source",
-    metavar="REPO",
+    "REPO",
+    "The repository; default: --repo, else the one the warehouse was filled from, else as other commands.",
     type=click.Path(path_type=Path),
-    help="The repository; default: --repo, else the one the warehouse was filled from, else as other commands.",
 )
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--master` and `--remote`."""
-    remote = click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:port.")
-    master = click.option("--master", default="local[*]", metavar="URL", help="local[n], spark://host:port …")
+    remote = option("--remote", "URL", "A Spark Connect server, sc://host:port.")
+    master = option("--master", "URL", "local[n], spark://host:port …", default="local[*]")
     return master(remote(command))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from ropewalk.cli.common.command import Command, emit_line, fail, say, session
+from ropewalk.cli.common.options import option
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.pipeline.running import cache_folder, warehouse_option
 from ropewalk.errors import RopewalkError, Usage
@@ -90,7 +91,7 @@ class SqlShell:
     "  ropewalk pipeline shell --warehouse ./tables --json < queries.sql\n",
 )
 @warehouse_option
-@click.option("--limit", type=click.IntRange(1), default=1_000, metavar="N", help="Maximum number of rows.")
+@option("--limit", "N", "Maximum number of rows.", type=click.IntRange(1), default=1_000)
 def shell(warehouse: Path, limit: int) -> None:
     """Ask the tables with SQL in a prompt, or run statements from stdin. DuckDB answers; no Java is started.
 

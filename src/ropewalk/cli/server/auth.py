@@ -10,12 +10,11 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, say
 from ropewalk.cli.common.locations import NODE_KEY, here, login, signing_key
+from ropewalk.cli.common.options import option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.errors import InvalidName, NotFound
 
-file_option = click.option(
-    "--file", "file", metavar="FILE", help="The auth file; default: ropewalk/auth.json in the repository."
-)
+file_option = option("--file file", "FILE", "The auth file; default: ropewalk/auth.json in the repository.")
 
 
 @click.group(
@@ -30,16 +29,12 @@ def auth() -> None:
 
 @auth.command("add", epilog="Examples:\n  ropewalk auth add ci --right 'messages/jobs.**:read,append'\n")
 @click.argument("name")
-@click.option(
-    "--right",
-    "rights",
-    multiple=True,
-    metavar="LOG:ACTION",
-    help="A log pattern and actions (read, append, checkpoint, admin; joined by commas); may be given again.",
+@repeated(
+    "--right rights",
+    "LOG:ACTION",
+    "A log pattern and actions (read, append, checkpoint, admin; joined by commas); may be given again.",
 )
-@click.option(
-    "--certificate-sha256", metavar="HEX", help="Know the client by this certificate, not by a token."
-)
+@option("--certificate-sha256", "HEX", "Know the client by this certificate, not by a token.")
 @file_option
 def add(name: str, rights: tuple[str, ...], certificate_sha256: str | None, file: str | None) -> None:
     """Add a client and print its token, once. The file keeps a digest of it."""

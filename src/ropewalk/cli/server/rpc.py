@@ -7,6 +7,7 @@ import sys
 import click
 
 from ropewalk.cli.common.command import Command, emit_line
+from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
@@ -34,9 +35,9 @@ def rpc() -> None:
 @click.command(
     "messages-read", cls=Command, epilog="Examples:\n  gatosd messages-read --topic jobs --limit 100\n"
 )
-@click.option("--topic", required=True, help="The topic.")
-@click.option("--since-ulid", metavar="ULID", help="Only messages after this one.")
-@click.option("--limit", type=int, default=128, help="How many at most (512 is the most).")
+@required("--topic", "TOPIC", "The topic.")
+@option("--since-ulid", "ULID", "Only messages after this one.")
+@option("--limit", "N", "How many at most (512 is the most).", type=int, default=128)
 def messages_read(topic: str, since_ulid: str | None, limit: int) -> None:
     """Print the answer of `messages.read` (S1) as one JSON object."""
     from ropewalk.gitlog.core.layout import MESSAGES

@@ -16,6 +16,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit_line, parse_input, say, session
 from ropewalk.cli.common.locations import here, login, named_writer, sealing_key, signing_key
+from ropewalk.cli.common.options import choice, flag, option, repeated
 from ropewalk.cli.common.tls_options import address_option
 from ropewalk.errors import Unavailable
 from ropewalk.kernel.terminal_text import printable
@@ -53,61 +54,38 @@ def need_server() -> None:
     epilog="Examples:\n  ropewalk serve\n  ropewalk serve --port 0 --json\n"
     "  ropewalk serve --host 0.0.0.0 --auth auth.json --tls-cert cert.pem --tls-key key.pem\n",
 )
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    metavar="P",
-    help="Port; 0 takes a free one.",
-)
-@click.option("--config", metavar="FILE", help="Settings of the server and of its watches, as JSON.")
-@click.option("--auth", metavar="FILE", help="Identities and rights; required unless HOST is loopback.")
-@click.option("--tls-cert", metavar="F", help="Certificate of the server (PEM).")
-@click.option("--tls-key", metavar="F", help="Key of the certificate (PEM).")
-@click.option("--client-ca", metavar="F", help="Authority that signs client certificates (PEM).")
-@click.option(
+@option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
+@option("--port", "P", "Port; 0 takes a free one.", type=click.IntRange(0, 65535), default=PORT)
+@option("--config", "FILE", "Settings of the server and of its watches, as JSON.")
+@option("--auth", "FILE", "Identities and rights; required unless HOST is loopback.")
+@option("--tls-cert", "F", "Certificate of the server (PEM).")
+@option("--tls-key", "F", "Key of the certificate (PEM).")
+@option("--client-ca", "F", "Authority that signs client certificates (PEM).")
+@option(
     "--otel",
-    metavar="URL",
+    "URL",
+    "Send traces and metrics to this OTLP/HTTP collector, as http://127.0.0.1:4318.",
     envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
-    help="Send traces and metrics to this OTLP/HTTP collector, as http://127.0.0.1:4318.",
 )
-@click.option(
-    "--crl", metavar="F", help="Revocation list of that authority (PEM); read again when it changes."
+@option("--crl", "F", "Revocation list of that authority (PEM); read again when it changes.")
+@option("--grpc", "HOST:PORT", "Serve channels over gRPC, too; needs the three files.")
+@repeated(
+    "--origin origins", "URL", "Origin of web pages that may use the API, as https://app.example; repeatable."
 )
-@click.option("--grpc", metavar="HOST:PORT", help="Serve channels over gRPC, too; needs the three files.")
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    metavar="URL",
-    help="Origin of web pages that may use the API, as https://app.example; repeatable.",
-)
-@click.option(
-    "--quic", metavar="HOST:PORT", help="Serve channels over QUIC (UDP), too; needs the three files."
-)
-@click.option(
+@option("--quic", "HOST:PORT", "Serve channels over QUIC (UDP), too; needs the three files.")
+@option(
     "--peer-trust",
-    metavar="F",
-    help="Trust file that the evidence of gRPC and QUIC peers must satisfy; without, none is asked for.",
+    "F",
+    "Trust file that the evidence of gRPC and QUIC peers must satisfy; without, none is asked for.",
 )
-@click.option(
+@option(
     "--attest-command",
-    metavar="CMD",
-    help="Command that gets report data in hex on stdin and prints evidence of this server.",
+    "CMD",
+    "Command that gets report data in hex on stdin and prints evidence of this server.",
 )
-@click.option(
-    "--warehouse",
-    metavar="DIR",
-    help="Show the tables of `pipeline ingest` in DIR, and answer SQL over them.",
-)
-@click.option("--no-console", is_flag=True, help="Serve no web page.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    help="Form of the log lines on stderr.",
-)
+@option("--warehouse", "DIR", "Show the tables of `pipeline ingest` in DIR, and answer SQL over them.")
+@flag("--no-console", "Serve no web page.")
+@choice("--log-format", ["text", "json"], "Form of the log lines on stderr.", default="text")
 def serve(log_format: str, config: str | None, **options: Any) -> None:
     """Serve the repository over HTTP: API, live stream, metrics and a page.
 

@@ -11,6 +11,7 @@ import click
 from ropewalk.cli.common.command import Group, emit, emit_line, parse_input, session
 from ropewalk.cli.common.hangup import Hangup
 from ropewalk.cli.common.locations import here, signing_key
+from ropewalk.cli.common.options import flag, option
 from ropewalk.disk.state_folder import StateFolder
 from ropewalk.errors import Unverified
 from ropewalk.kernel.terminal_text import printable
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     invoke_without_command=True,
     epilog="Examples:\n  ropewalk watch --once\n  ropewalk watch --config watch.json\n  ropewalk watch status\n",
 )
-@click.option("--once", is_flag=True, help="Do one round; exit 5 if an alert fires.")
-@click.option("--config", metavar="FILE", help="What to watch and where alerts go, as JSON.")
+@flag("--once", "Do one round; exit 5 if an alert fires.")
+@option("--config", "FILE", "What to watch and where alerts go, as JSON.")
 @click.pass_context
 def watch(context: click.Context, once: bool, config: str | None) -> None:
     """Watch the channels: seals, evidence, policies, keys, versions; send alerts; do what is due by schedule.

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ropewalk.cli.common.command import Command, emit_line, say, session
+from ropewalk.cli.common.options import option, repeated
 from ropewalk.cli.common.serving import log_to_stderr, read_token
 from ropewalk.cli.git.events import opened
 from ropewalk.cli.stream.serve import JOURNAL, serving_options, shows_page
@@ -27,13 +28,9 @@ REPLAY_MINUTES = 15.0
 )
 @click.argument("upstream_url")
 @serving_options(REPLAY_FRAMES, REPLAY_MINUTES)
-@click.option("--upstream-token-file", metavar="F", help="File with the token for the upstream server.")
-@click.option(
-    "--ref", "refs", multiple=True, metavar="PATTERN", help="Refs to relay (default: all); at most 20."
-)
-@click.option(
-    "--topic", "topics", multiple=True, metavar="PATTERN", help="Topics to relay (default: all); at most 20."
-)
+@option("--upstream-token-file", "F", "File with the token for the upstream server.")
+@repeated("--ref refs", "PATTERN", "Refs to relay (default: all); at most 20.")
+@repeated("--topic topics", "PATTERN", "Topics to relay (default: all); at most 20.")
 def proxy(
     upstream_url: str,
     host: str,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropewalk.cli.common.command import Group, say
+from ropewalk.cli.common.options import option, repeated, required, together
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.git.events import opened
 
@@ -48,53 +49,38 @@ def shows_page(asked: bool | None, token: str | None) -> bool:
 def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -> Callable[[F], F]:
     """Return the options of a command that serves a stream: address, access and replay window."""
     variable = f"; also ${envvar}" if envvar else ""
-    options = (
-        click.option("--host", default="127.0.0.1", metavar="HOST", help="Address to listen on."),
-        click.option(
-            "--port",
-            required=True,
-            type=click.IntRange(0, 65535),
-            metavar="P",
-            help="Port to listen on; 0 chooses a free one.",
-        ),
-        click.option("--token-file", metavar="F", help="Require the token in this file from clients."),
-        click.option(
-            "--origin",
-            "origins",
-            multiple=True,
-            metavar="URL",
+    return together(
+        option("--host", "HOST", "Address to listen on.", default="127.0.0.1"),
+        required("--port", "P", "Port to listen on; 0 chooses a free one.", type=click.IntRange(0, 65535)),
+        option("--token-file", "F", "Require the token in this file from clients."),
+        repeated(
+            "--origin origins",
+            "URL",
+            "Allow web pages of this origin, https://HOST, to connect (default: none); repeatable.",
             callback=_check_origins,
-            help="Allow web pages of this origin, https://HOST, to connect (default: none); repeatable.",
         ),
         click.option(
             "--page/--no-page",
             default=None,
             help="Serve a live page for browsers at / (default: yes, unless a token is required).",
         ),
-        click.option(
+        option(
             "--replay-limit",
+            "N",
+            f"Number of frames to keep for reconnecting clients{variable}.",
             type=click.IntRange(1, 1_000_000),
             default=frames,
             envvar=envvar,
-            metavar="N",
-            help=f"Number of frames to keep for reconnecting clients{variable}.",
         ),
-        click.option(
+        option(
             "--replay-minutes",
+            "M",
+            "Maximum age of kept frames in minutes.",
             type=click.FloatRange(min=0, min_open=True),
             default=minutes,
-            metavar="M",
-            help="Maximum age of kept frames in minutes.",
         ),
+        connection_options(CONNECTIONS_MAX),
     )
-
-    def decorate(command: F) -> F:
-        command = connection_options(CONNECTIONS_MAX)(command)
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 @click.group(

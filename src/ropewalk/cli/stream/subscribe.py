@@ -13,6 +13,7 @@ import click
 
 from ropewalk.cli.common.command import Command, drop_output, emit, emit_line, say, session
 from ropewalk.cli.common.hangup import has_ended, output_pipe
+from ropewalk.cli.common.options import flag, option, repeated
 from ropewalk.cli.common.serving import log_to_stderr, read_token
 from ropewalk.cli.git.events import short
 from ropewalk.cli.stream.serve import JOURNAL
@@ -32,30 +33,22 @@ if TYPE_CHECKING:
     "  ropewalk stream sub ws://127.0.0.1:8090 --topic jobs --limit 1 --json\n",
 )
 @click.argument("url")
-@click.option(
-    "--ref",
-    "refs",
-    multiple=True,
-    metavar="PATTERN",
-    help="Refs below refs/gatos/ to subscribe to; repeatable.",
-)
-@click.option(
-    "--topic", "topics", multiple=True, metavar="PATTERN", help="Topics to subscribe to; repeatable."
-)
-@click.option(
+@repeated("--ref refs", "PATTERN", "Refs below refs/gatos/ to subscribe to; repeatable.")
+@repeated("--topic topics", "PATTERN", "Topics to subscribe to; repeatable.")
+@option(
     "--since-seq",
+    "N",
+    "First print kept frames after this one; 0 means all (default: only new frames).",
     type=click.IntRange(0),
-    metavar="N",
-    help="First print kept frames after this one; 0 means all (default: only new frames).",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Exit after N frames (default: no limit).")
-@click.option("--jsonl", is_flag=True, help="Print one JSON object per line, as --json.")
-@click.option("--token-file", metavar="F", help="File with the token for the server.")
-@click.option(
+@option("--limit", "N", "Exit after N frames (default: no limit).", type=click.IntRange(1))
+@flag("--jsonl", "Print one JSON object per line, as --json.")
+@option("--token-file", "F", "File with the token for the server.")
+@option(
     "--patience",
+    "SECONDS",
+    "How long to retry a lost connection (default: no limit).",
     type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to retry a lost connection (default: no limit).",
 )
 def sub(
     url: str,

@@ -11,6 +11,7 @@ import click
 
 from ropewalk.cli.common.command import Group, emit, say
 from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.options import repeated
 from ropewalk.disk.repository_paths import absolute
 from ropewalk.errors import Conflict, Denied
 from ropewalk.kernel.terminal_text import printable
@@ -29,12 +30,10 @@ def hook() -> None:
     epilog="Examples:\n  ropewalk hook install --repo /srv/log.git\n"
     "  ropewalk hook install --repo /srv/log.git --require-signed 'shiplog/prod'\n",
 )
-@click.option(
-    "--require-signed",
-    "signed",
-    multiple=True,
-    metavar="LOG",
-    help="Also refuse commits without a valid signature in this log, such as shiplog/prod or messages/*; repeatable.",
+@repeated(
+    "--require-signed signed",
+    "LOG",
+    "Also refuse commits without a valid signature in this log, such as shiplog/prod or messages/*; repeatable.",
 )
 def install(signed: tuple[str, ...]) -> None:
     """Install the pre-receive hook in the repository that others push to.

@@ -10,6 +10,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, say
 from ropewalk.cli.common.locations import here, login
+from ropewalk.cli.common.options import flag
 from ropewalk.cli.git.events import opened
 from ropewalk.errors import Conflict, Unavailable
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.argument("url")
 @click.argument("folder", metavar="DIR")
-@click.option("--bare", is_flag=True, help="Clone without a work tree.")
+@flag("--bare", "Clone without a work tree.")
 def clone(url: str, folder: str, bare: bool) -> None:
     """Clone the repository at URL into the new folder DIR, with its logs."""
     from ropewalk.cli.init import prepare
@@ -80,9 +81,7 @@ def pull(remote: str | None) -> None:
     "push", cls=Command, epilog="Examples:\n  ropewalk push\n  ropewalk push upstream --no-rebase\n"
 )
 @click.argument("remote", required=False)
-@click.option(
-    "--no-rebase", is_flag=True, help="Exit with 4 instead of re-appending events where both sides appended."
-)
+@flag("--no-rebase", "Exit with 4 instead of re-appending events where both sides appended.")
 def push(remote: str | None, no_rebase: bool) -> None:
     """Send the logs here to REMOTE (default: origin), with notes, anchors, signed heads and checkpoints.
 

@@ -145,21 +145,12 @@ def _key(name: str, enclave_ref: str) -> EnclaveKey:
 )
 @key_options[0]
 @key_options[1]
-@click.option("--inbox", required=True, metavar="C", help="Channel inside the enclave; it must be there.")
-@click.option(
-    "--file", "file", required=True, metavar="F", help="Sealed envelopes, one a line; `-` for stdin."
-)
-@click.option("--public", "url", required=True, metavar="URL", help="Server of the public channel.")
-@click.option("--public-channel", required=True, metavar="C", help="Channel that takes the anchors.")
-@click.option(
-    "--attest-command",
-    required=True,
-    metavar="CMD",
-    help="Gets report data in hex on stdin, prints the evidence.",
-)
-@click.option(
-    "--sign-key", default="node", show_default=True, metavar="NAME", help="Key that signs the anchors."
-)
+@required("--inbox", "C", "Channel inside the enclave; it must be there.")
+@required("--file file", "F", "Sealed envelopes, one a line; `-` for stdin.")
+@required("--public url", "URL", "Server of the public channel.")
+@required("--public-channel", "C", "Channel that takes the anchors.")
+@required("--attest-command", "CMD", "Gets report data in hex on stdin, prints the evidence.")
+@option("--sign-key", "NAME", "Key that signs the anchors.", default="node")
 @tls_options("--server-ca", "server")
 def bridge(
     key: str, enclave_ref: str, inbox: str, file: str, url: str, public_channel: str, attest_command: str,
@@ -198,15 +189,9 @@ def bridge(
     epilog="Examples:\n"
     "  ropewalk ledger enclave check-anchor --anchor public.json --block inner.json --trust trust.json\n",
 )
-@click.option(
-    "--anchor", required=True, metavar="F", help="Proof of the anchor, as `ledger prove` writes it."
-)
-@click.option(
-    "--block", "inner", required=True, metavar="F", help="Proof of an inner envelope, or a block record."
-)
-@click.option(
-    "--trust", required=True, metavar="F", help="Trust file: public signer, roots and measurements."
-)
+@required("--anchor", "F", "Proof of the anchor, as `ledger prove` writes it.")
+@required("--block inner", "F", "Proof of an inner envelope, or a block record.")
+@required("--trust", "F", "Trust file: public signer, roots and measurements.")
 def check_anchor_command(anchor: str, inner: str, trust: str) -> None:
     """Verify offline that an anchor in a public channel leads to a block of an enclave."""
     from ropewalk.kernel import jcs

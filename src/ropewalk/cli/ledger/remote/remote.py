@@ -11,7 +11,7 @@ import click
 
 from ropewalk.cli.common.command import Command, answer_line, counting, emit, parse_input, say
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_key
-from ropewalk.cli.common.options import flag, option, repeated, required
+from ropewalk.cli.common.options import flag, option, repeated, required, together
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.cli.common.tls_options import address_option, tls_files, tls_options
 from ropewalk.kernel.terminal_text import printable
@@ -205,7 +205,7 @@ async def run_ledger_server(server: LedgerServer) -> None:
 
 def _client_options(command: F) -> F:
     """Add the options of a command that connects to a server."""
-    options = (
+    return together(
         required("--channel", "C", "Channel on the server."),
         tls_options("--server-ca", "server"),
         option("--trust", "F", "Trust file with the accepted keys of the channel."),
@@ -224,10 +224,7 @@ def _client_options(command: F) -> F:
             type=click.FloatRange(min=0),
             default=RETRY_S,
         ),
-    )
-    for add in reversed(options):
-        command = add(command)
-    return command
+    )(command)
 
 
 def _connection(options: dict[str, Any], *, patient: bool = False, single: bool = True) -> dict[str, Any]:
