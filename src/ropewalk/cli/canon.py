@@ -6,14 +6,10 @@ import sys
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, emit_line, parse_input, session
+from ropewalk.cli.common.command import command, emit, emit_line, parse_input, session
 
 
-@click.command(
-    "canon",
-    cls=Command,
-    epilog='Examples:\n  ropewalk canon event.json > event.jcs\n  echo \'{"b":1,"a":2}\' | ropewalk canon -\n',
-)
+@command("canon", "ropewalk canon event.json > event.jcs", 'echo \'{"b":1,"a":2}\' | ropewalk canon -')
 @click.argument("file", metavar="F")
 def canon(file: str) -> None:
     """Print the canonical bytes (RFC 8785) of the JSON file F; `-` reads stdin.
@@ -30,11 +26,7 @@ def canon(file: str) -> None:
     sys.stdout.buffer.flush()
 
 
-@click.command(
-    "hash",
-    cls=Command,
-    epilog="Examples:\n  ropewalk hash event.json\n  ropewalk hash --json event.json\n",
-)
+@command("hash", "ropewalk hash event.json", "ropewalk hash --json event.json")
 @click.argument("file", metavar="F")
 def hash_(file: str) -> None:
     """Print the content id of the JSON file F: blake3 over its canonical bytes; `-` reads stdin."""

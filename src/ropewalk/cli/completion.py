@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from ropewalk.cli.common.command import Command
+from ropewalk.cli.common.command import command
 
 VARIABLE = "_ROPEWALK_COMPLETE"
 
 
-@click.command(
+@command(
     "completion",
-    cls=Command,
-    epilog="Examples:\n  source <(ropewalk completion bash)\n  ropewalk completion zsh > ~/.zfunc/_ropewalk\n"
-    "  ropewalk completion fish > ~/.config/fish/completions/ropewalk.fish\n",
+    "source <(ropewalk completion bash)",
+    "ropewalk completion zsh > ~/.zfunc/_ropewalk",
+    "ropewalk completion fish > ~/.config/fish/completions/ropewalk.fish",
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import MARKS, Command, emit
+from ropewalk.cli.common.command import MARKS, command, emit
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, named_repository
 from ropewalk.cli.common.options import flag
 from ropewalk.cli.init import prepare
@@ -47,11 +47,7 @@ STALE_LOCK_S = 600.0  # git holds a lock for milliseconds
 FREE_BYTES_MIN = 256 << 20  # report less before a write fails
 
 
-@click.command(
-    "doctor",
-    cls=Command,
-    epilog="Examples:\n  ropewalk doctor\n  ropewalk doctor --fix\n  ropewalk doctor --repo my.git --json\n",
-)
+@command("doctor", "ropewalk doctor", "ropewalk doctor --fix", "ropewalk doctor --repo my.git --json")
 @flag("--fix", "Repair what is safe: modes of key files, the node key, refspecs.")
 def doctor(fix: bool) -> None:
     """Check the installation and, if there is one, the repository.

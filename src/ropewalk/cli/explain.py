@@ -8,16 +8,14 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.common.command import Command, emit
+from ropewalk.cli.common.command import command, emit
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.errors import HTTP_CODES, SPELLINGS, NotFound, RopewalkError
 
 PAGE = "docs/reference/errors.md"
 
 
-@click.command(
-    "explain", cls=Command, epilog="Examples:\n  ropewalk explain HeadMoved\n  ropewalk explain 5\n"
-)
+@command("explain", "ropewalk explain HeadMoved", "ropewalk explain 5")
 @click.argument("code")
 def explain(code: str) -> None:
     """Explain CODE, an error code such as AppendRejected or an exit code from 1 to 8: meaning, exit code, advice."""

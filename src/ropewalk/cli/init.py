@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Command, emit
+from ropewalk.cli.common.command import command, emit
 from ropewalk.cli.common.locations import NODE_KEY, here
 
 if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import RepositoryPaths
 
 
-@click.command("init", cls=Command, epilog="Examples:\n  ropewalk init\n  ropewalk init my.git\n")
+@command("init", "ropewalk init", "ropewalk init my.git")
 @click.argument("path", required=False)
 def init(path: str | None) -> None:
     """Create a bare repository at PATH, or add what is missing to an existing one.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, session
+from ropewalk.cli.common.command import emit, group, session
 from ropewalk.cli.common.locations import key_folder, key_folders
 from ropewalk.cli.common.options import choice, flag, option
 from ropewalk.cli.common.passphrase import new_passphrase
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ALGORITHMS = ("ed25519", "p256", "secp256k1", "xchacha20poly1305")
 
 
-@click.group("key", cls=Group, epilog="Examples:\n  ropewalk key new ada\n  ropewalk key show ada --did\n")
+@group("key", "ropewalk key new ada", "ropewalk key show ada --did")
 def key() -> None:
     """Create, list, show and encrypt keys.
 
@@ -35,9 +35,11 @@ new_passphrase_option = option("--new-passphrase-file", "F", "File with the new 
 
 @key.command(
     "new",
-    epilog="Examples:\n  ropewalk key new ada\n  ropewalk key new vault --alg xchacha20poly1305\n"
-    "  ropewalk key new ada --if-missing\n  ropewalk key new ada --encrypt\n"
-    "  ropewalk key new hsm --pkcs11 'pkcs11:token=ops;object=node?module-path=/usr/lib/softhsm/libsofthsm2.so'\n",
+    "ropewalk key new ada",
+    "ropewalk key new vault --alg xchacha20poly1305",
+    "ropewalk key new ada --if-missing",
+    "ropewalk key new ada --encrypt",
+    "ropewalk key new hsm --pkcs11 'pkcs11:token=ops;object=node?module-path=/usr/lib/softhsm/libsofthsm2.so'",
 )
 @click.argument("name")
 @choice("--alg", ALGORITHMS, "Key algorithm.", default="ed25519")
@@ -91,7 +93,7 @@ def new(
     emit({**_shown(key), "kept": kept}, f"{_done(key)}{known}")
 
 
-@key.command("encrypt", epilog="Examples:\n  ropewalk key encrypt ada\n  ropewalk key encrypt node\n")
+@key.command("encrypt", "ropewalk key encrypt ada", "ropewalk key encrypt node")
 @click.argument("name")
 @new_passphrase_option
 def encrypt_(name: str, new_passphrase_file: str | None) -> None:
@@ -110,7 +112,7 @@ def encrypt_(name: str, new_passphrase_file: str | None) -> None:
     emit(_shown(found), _done(found))
 
 
-@key.command("decrypt", epilog="Examples:\n  ropewalk key decrypt ada --passphrase-file ada.pass\n")
+@key.command("decrypt", "ropewalk key decrypt ada --passphrase-file ada.pass")
 @click.argument("name")
 def decrypt(name: str) -> None:
     """Store the key NAME without a passphrase. Only the mode of its file protects it then."""
@@ -120,7 +122,7 @@ def decrypt(name: str) -> None:
     emit(_shown(found), _done(found))
 
 
-@key.command("ls", epilog="Examples:\n  ropewalk key ls --json\n")
+@key.command("ls", "ropewalk key ls --json")
 def ls() -> None:
     """List your keys."""
     from ropewalk.disk import key_files
@@ -133,7 +135,7 @@ def ls() -> None:
     )
 
 
-@key.command("show", epilog="Examples:\n  ropewalk key show ada\n  ropewalk key show ada --public\n")
+@key.command("show", "ropewalk key show ada", "ropewalk key show ada --public")
 @click.argument("name")
 @click.option("--did", "form", flag_value="did", help="Print only the did:key.")
 @click.option("--public", "form", flag_value="public", help="Print only the public key, as JSON.")

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.command import emit, group
 from ropewalk.cli.common.options import option, repeated
 
 DAYS = 30  # written out so that --help loads no library; a test compares
 dir_option = option("--dir folder", "DIR", "Folder of the authority.", default="pki")
 
 
-@click.group(
+@group(
     "pki",
-    cls=Group,
-    epilog="Examples:\n  ropewalk pki init\n  ropewalk pki issue server --host ledger.example --host 192.0.2.7\n"
-    "  ropewalk pki issue ada\n  ropewalk pki revoke ada\n",
+    "ropewalk pki init",
+    "ropewalk pki issue server --host ledger.example --host 192.0.2.7",
+    "ropewalk pki issue ada",
+    "ropewalk pki revoke ada",
 )
 def pki() -> None:
     """Issue and revoke certificates for `ledger serve`, `ropewalk serve` and their clients.
@@ -27,9 +28,7 @@ def pki() -> None:
     """
 
 
-@pki.command(
-    "init", epilog="Examples:\n  ropewalk pki init\n  ropewalk pki init --dir /secure/pki --name acme\n"
-)
+@pki.command("init", "ropewalk pki init", "ropewalk pki init --dir /secure/pki --name acme")
 @dir_option
 @option("--name", "NAME", "Common name of the authority.", default="ropewalk")
 def init(folder: str, name: str) -> None:
@@ -40,10 +39,7 @@ def init(folder: str, name: str) -> None:
     emit({"folder": str(made.folder), "name": name}, f"ok  authority {name} in {made.folder}")
 
 
-@pki.command(
-    "issue",
-    epilog="Examples:\n  ropewalk pki issue server --host 127.0.0.1\n  ropewalk pki issue ada --days 7\n",
-)
+@pki.command("issue", "ropewalk pki issue server --host 127.0.0.1", "ropewalk pki issue ada --days 7")
 @click.argument("name")
 @repeated("--host hosts", "H", "Name or address of a server; repeatable. None: a client.")
 @option("--days", "N", "Days until it expires, at most 365.", default=DAYS, show_default=True)
@@ -67,7 +63,7 @@ def issue(name: str, hosts: tuple[str, ...], days: int, folder: str) -> None:
     emit(facts, f"ok  {kind} {name}  {made.folder}  until {made.expires:%Y-%m-%d}  sha256 {made.sha256}")
 
 
-@pki.command("revoke", epilog="Examples:\n  ropewalk pki revoke ada\n")
+@pki.command("revoke", "ropewalk pki revoke ada")
 @click.argument("name")
 @dir_option
 def revoke(name: str, folder: str) -> None:

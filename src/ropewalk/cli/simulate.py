@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, parse_input, say, session
+from ropewalk.cli.common.command import command, emit, parse_input, say, session
 from ropewalk.cli.common.options import flag, option
 
 if TYPE_CHECKING:
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from ropewalk.simulation import Decide
 
 
-@click.command(
+@command(
     "simulate",
-    cls=Command,
-    epilog="Examples:\n  ropewalk simulate --reducer mine:fold --events samples.jsonl\n"
-    "  ropewalk simulate --reducer mine:fold --policy policy.json --strange --worlds 1000\n"
-    "  ropewalk simulate --reducer mine:fold --seed 17\n",
+    "ropewalk simulate --reducer mine:fold --events samples.jsonl",
+    "ropewalk simulate --reducer mine:fold --policy policy.json --strange --worlds 1000",
+    "ropewalk simulate --reducer mine:fold --seed 17",
 )
 @option(
     "--reducer name", "R", "Reducer: counts, registers, deployments, or module:function.", default="counts"

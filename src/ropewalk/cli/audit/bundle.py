@@ -10,8 +10,8 @@ import click
 
 from ropewalk.cli.common.command import (
     MARKS,
-    Group,
     emit,
+    group,
     parse_input,
     progress,
     say,
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
     from ropewalk.ledger.channel.channel import Channel
 
 
-@click.group(
+@group(
     "bundle",
-    cls=Group,
-    epilog="Examples:\n  ropewalk bundle export --channel audit --from 0 --to 9 -o audit.tar.zst\n"
-    "  ropewalk ledger trust --channel audit -o trust.json\n"
-    "  ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html\n",
+    "ropewalk bundle export --channel audit --from 0 --to 9 -o audit.tar.zst",
+    "ropewalk ledger trust --channel audit -o trust.json",
+    "ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html",
 )
 def bundle() -> None:
     """Export and verify ranges of a ledger as files that anyone can check offline."""
@@ -44,9 +43,9 @@ def bundle() -> None:
 
 @bundle.command(
     "export",
-    epilog="Examples:\n  ropewalk bundle export --channel audit -o audit.tar.zst\n"
-    "  ropewalk bundle export --channel audit --from 0 --to 99999 --chunk 1000 -o audit.tar.zst\n"
-    "  ropewalk bundle export --channel audit --anchor public/checkpoint -o audit.tar.zst\n",
+    "ropewalk bundle export --channel audit -o audit.tar.zst",
+    "ropewalk bundle export --channel audit --from 0 --to 99999 --chunk 1000 -o audit.tar.zst",
+    "ropewalk bundle export --channel audit --anchor public/checkpoint -o audit.tar.zst",
 )
 @channel_option
 @option("--from start", "N", "First height to export.", type=click.IntRange(0), default=0)
@@ -152,7 +151,7 @@ def _exporter(reading: Channel) -> SigningKey:
     return key
 
 
-@bundle.command("inspect", epilog="Examples:\n  ropewalk bundle inspect audit.tar.zst --json\n")
+@bundle.command("inspect", "ropewalk bundle inspect audit.tar.zst --json")
 @click.argument("file")
 def inspect(file: str) -> None:
     """Print the manifest of a bundle, without verifying anything."""
@@ -188,8 +187,8 @@ def inspect(file: str) -> None:
 
 @bundle.command(
     "verify",
-    epilog="Examples:\n  ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html\n"
-    "  ropewalk bundle verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1\n",
+    "ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html",
+    "ropewalk bundle verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1",
 )
 @click.argument("file")
 @required("--trust", "TRUST.json", "Trust file.")
@@ -298,8 +297,9 @@ def _sha256(path: Path) -> str:
 
 @bundle.command(
     "compare",
-    epilog="Examples:\n  ropewalk bundle compare ours.tar.zst theirs.tar.zst -o fork.json\n"
-    "  ropewalk bundle compare theirs.tar.zst --channel audit\n  ropewalk verify fork.json --trust trust.json\n",
+    "ropewalk bundle compare ours.tar.zst theirs.tar.zst -o fork.json",
+    "ropewalk bundle compare theirs.tar.zst --channel audit",
+    "ropewalk verify fork.json --trust trust.json",
 )
 @click.argument("file")
 @click.argument("other", required=False)

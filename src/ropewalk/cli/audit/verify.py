@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, counting, parse_input, read_input, session
+from ropewalk.cli.common.command import command, counting, parse_input, read_input, session
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.common.options import flag, option, repeated
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, format_report, no_trust_option
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from ropewalk.verification import Options
 
 
-@click.command(
+@command(
     "verify",
-    cls=Command,
-    epilog="Examples:\n  ropewalk verify\n  ropewalk verify my.git --ns governance --deep\n"
-    "  ropewalk verify proof.json --trust trust.json\n"
-    "  ropewalk verify receipt.cose --envelope envelope.json --trust trust.json\n"
-    "  ropewalk verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1\n"
-    "  ropewalk verify /mnt/cold --trust trust.json\n"
-    "  ropewalk verify public/ --deep --vkey log.example.org/audit+1a2b3c4d+AQID…\n"
-    "  ropewalk verify seen.note --trust trust.json --threshold 2 --old last-year.note --tiles public/\n",
+    "ropewalk verify",
+    "ropewalk verify my.git --ns governance --deep",
+    "ropewalk verify proof.json --trust trust.json",
+    "ropewalk verify receipt.cose --envelope envelope.json --trust trust.json",
+    "ropewalk verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1",
+    "ropewalk verify /mnt/cold --trust trust.json",
+    "ropewalk verify public/ --deep --vkey log.example.org/audit+1a2b3c4d+AQID…",
+    "ropewalk verify seen.note --trust trust.json --threshold 2 --old last-year.note --tiles public/",
 )
 @click.argument("path", required=False, metavar="[PATH]")
 @option("--ns", "NS", "Only this namespace or topic.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input, say, session, write_output
+from ropewalk.cli.common.command import emit, group, parse_input, say, session, write_output
 from ropewalk.cli.common.locations import signing_key
 from ropewalk.cli.common.options import option, required
 from ropewalk.errors import locate
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from ropewalk.ledger.transparency.witness import WatchedLog
 
 
-@click.group(
+@group(
     "witness",
-    cls=Group,
-    epilog="Examples:\n  ropewalk key new watcher\n"
-    "  ropewalk witness init watch --name witness.example.net --key watcher\n"
-    "  ropewalk witness add watch log.example.org/audit+1a2b3c4d+AQID…\n"
-    "  ropewalk witness cosign watch public/ -o seen.note\n",
+    "ropewalk key new watcher",
+    "ropewalk witness init watch --name witness.example.net --key watcher",
+    "ropewalk witness add watch log.example.org/audit+1a2b3c4d+AQID…",
+    "ropewalk witness cosign watch public/ -o seen.note",
 )
 def witness() -> None:
     """Cosign heads of logs that extend the heads seen before (C2SP tlog-witness), from files or over HTTP.
@@ -37,8 +36,8 @@ def witness() -> None:
 
 @witness.command(
     "init",
-    epilog="Examples:\n  ropewalk key new watcher\n"
-    "  ropewalk witness init watch --name witness.example.net --key watcher > witness.vkey\n",
+    "ropewalk key new watcher",
+    "ropewalk witness init watch --name witness.example.net --key watcher > witness.vkey",
 )
 @click.argument("folder", metavar="DIR")
 @required("--name", "N", "What the witness is called: a URL without `https://`.")
@@ -59,8 +58,8 @@ def init(folder: str, name: str, key: str) -> None:
 
 @witness.command(
     "add",
-    epilog="Examples:\n  ropewalk witness add watch log.example.org/audit+1a2b3c4d+AQID…\n"
-    "  ropewalk witness add watch sum.golang.org+033de0ae+Ac4z… --origin 'go.sum database tree'\n",
+    "ropewalk witness add watch log.example.org/audit+1a2b3c4d+AQID…",
+    "ropewalk witness add watch sum.golang.org+033de0ae+Ac4z… --origin 'go.sum database tree'",
 )
 @click.argument("folder", metavar="DIR")
 @click.argument("vkey")
@@ -77,9 +76,9 @@ def add(folder: str, vkey: str, origin: str | None) -> None:
 
 @witness.command(
     "cosign",
-    epilog="Examples:\n  ropewalk witness cosign watch public/ -o seen.note\n"
-    "  ropewalk witness cosign watch head.note --tiles public/ -o seen.note\n"
-    "  ropewalk ledger head --channel audit --note --old 4 | ropewalk witness cosign watch - -o seen.note\n",
+    "ropewalk witness cosign watch public/ -o seen.note",
+    "ropewalk witness cosign watch head.note --tiles public/ -o seen.note",
+    "ropewalk ledger head --channel audit --note --old 4 | ropewalk witness cosign watch - -o seen.note",
 )
 @click.argument("folder", metavar="DIR")
 @click.argument("file", metavar="CHECKPOINT")
@@ -118,9 +117,7 @@ def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
         emit({**answer, "path": output}, f"ok  {said}  {output}")
 
 
-@witness.command(
-    "show", epilog="Examples:\n  ropewalk witness show watch\n  ropewalk witness show watch --json\n"
-)
+@witness.command("show", "ropewalk witness show watch", "ropewalk witness show watch --json")
 @click.argument("folder", metavar="DIR")
 def show(folder: str) -> None:
     """Show the key of the witness, the largest head of each log, and detected forks."""
@@ -148,8 +145,8 @@ def show(folder: str) -> None:
 
 @witness.command(
     "serve",
-    epilog="Examples:\n  ropewalk witness serve watch --port 7490\n"
-    "  ropewalk witness serve watch --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem\n",
+    "ropewalk witness serve watch --port 7490",
+    "ropewalk witness serve watch --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem",
 )
 @click.argument("folder", metavar="[DIR]", default=".")
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, Group, emit, say
+from ropewalk.cli.common.command import Group, emit, say
+from ropewalk.cli.common.options import choice, flag, option, required, together
 from ropewalk.cli.git.events import opened
 from ropewalk.kernel.terminal_text import printable
 
@@ -30,7 +31,7 @@ bridge = Group(
 )
 
 
-@bridge.command("ls", epilog="Examples:\n  ropewalk bridge ls --json\n")
+@bridge.command("ls", "ropewalk bridge ls --json")
 def ls() -> None:
     """List mirrors, broker bridges and webhooks with position, lag, last run and last error."""
     from ropewalk.bridge.progress import list_progress
@@ -49,7 +50,7 @@ def ls() -> None:
     )
 
 
-@bridge.command("rm", epilog="Examples:\n  ropewalk bridge rm shiplog/prod messages/deploys\n")
+@bridge.command("rm", "ropewalk bridge rm shiplog/prod messages/deploys")
 @click.argument("source")
 @click.argument("target")
 def rm(source: str, target: str) -> None:
@@ -65,41 +66,32 @@ def rm(source: str, target: str) -> None:
     emit({"removed": [source, target]}, printable(f"ok  removed the record of {source} -> {target}"))
 
 
-def _shared(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            click.option("--log", "name", required=True, metavar="LOG", help="messages/TOPIC or shiplog/NS."),
-            click.option(
-                "--direction",
-                type=click.Choice(["out", "in", "both"]),
-                default="out",
-                help="out: publish events; in: record messages in a topic.",
-            ),
-            click.option(
-                "--format",
-                "form",
-                type=click.Choice(["envelope", "cloudevents"]),
-                default="envelope",
-                help="Body of published messages: the canonical envelope, or a CloudEvent 1.0 in JSON.",
-            ),
-            click.option("--once", is_flag=True, help="Move what is there now, then exit."),
-        )
-    ):
-        command = option(command)
-    return command
+_shared = together(
+    required("--log name", "LOG", "messages/TOPIC or shiplog/NS."),
+    choice(
+        "--direction",
+        ["out", "in", "both"],
+        "out: publish events; in: record messages in a topic.",
+        default="out",
+    ),
+    choice(
+        "--format form",
+        ["envelope", "cloudevents"],
+        "Body of published messages: the canonical envelope, or a CloudEvent 1.0 in JSON.",
+        default="envelope",
+    ),
+    flag("--once", "Move what is there now, then exit."),
+)
 
 
 @bridge.command(
     "nats",
-    cls=Command,
-    epilog="Examples:\n  ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/jobs\n"
-    "  ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/orders --subject shop.orders --direction in\n",
+    "ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/jobs",
+    "ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/orders --subject shop.orders --direction in",
 )
-@click.option("--url", required=True, metavar="URL", help="Address of the NATS server, nats:// or tls://.")
-@click.option("--subject", metavar="SUBJECT", help="Default: ropewalk.<engine>.<topic>, dots for slashes.")
-@click.option(
-    "--stream", metavar="NAME", help="JetStream stream; found by the subject, created if it is missing."
-)
+@required("--url", "URL", "Address of the NATS server, nats:// or tls://.")
+@option("--subject", "SUBJECT", "Default: ropewalk.<engine>.<topic>, dots for slashes.")
+@option("--stream", "NAME", "JetStream stream; found by the subject, created if it is missing.")
 @_shared
 def nats(
     url: str, subject: str | None, stream: str | None, name: str, direction: Direction, form: str, once: bool
@@ -118,14 +110,10 @@ def nats(
 
 
 @bridge.command(
-    "redis",
-    cls=Command,
-    epilog="Examples:\n  ropewalk bridge redis --url redis://127.0.0.1:6379 --log shiplog/prod --stream deploys\n",
+    "redis", "ropewalk bridge redis --url redis://127.0.0.1:6379 --log shiplog/prod --stream deploys"
 )
-@click.option(
-    "--url", required=True, metavar="URL", help="Address of the Redis server, redis:// or rediss://."
-)
-@click.option("--stream", metavar="KEY", help="Key of the stream. Default: ropewalk.<engine>.<topic>.")
+@required("--url", "URL", "Address of the Redis server, redis:// or rediss://.")
+@option("--stream", "KEY", "Key of the stream. Default: ropewalk.<engine>.<topic>.")
 @_shared
 def redis(url: str, stream: str | None, name: str, direction: Direction, form: str, once: bool) -> None:
     """Bridge a git log and a Redis stream, in order and each event once.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input
+from ropewalk.cli.common.command import emit, group, parse_input
 from ropewalk.cli.common.locations import here, key_folder, signing_key
 from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened
@@ -28,11 +28,11 @@ OPTIONS = {
 _key_option = required("--key name", "NAME", "Key that signs; the policy must name it.")
 
 
-@click.group(
+@group(
     "governance",
-    cls=Group,
-    epilog="Examples:\n  ropewalk governance propose consumer.reset --group ci --ns prod --to beginning --key ada\n"
-    "  ropewalk governance approve 01K… --key bob\n  ropewalk governance execute 01K… --key ada\n",
+    "ropewalk governance propose consumer.reset --group ci --ns prod --to beginning --key ada",
+    "ropewalk governance approve 01K… --key bob",
+    "ropewalk governance execute 01K… --key ada",
 )
 def governance() -> None:
     """Propose changes, approve or reject them, and carry out what reached its quorum.
@@ -44,11 +44,10 @@ def governance() -> None:
 
 @governance.command(
     "propose",
-    epilog="Examples:\n"
-    "  ropewalk governance propose consumer.reset --group analytics --ns prod --to beginning --key ada\n"
-    "  ropewalk ledger key rotate --channel audit --to node-2027 --propose rotation.json\n"
-    "  ropewalk governance propose key.rotate --act rotation.json --key ada\n"
-    "  ropewalk governance propose policy.change --policy new.json --key ada\n",
+    "ropewalk governance propose consumer.reset --group analytics --ns prod --to beginning --key ada",
+    "ropewalk ledger key rotate --channel audit --to node-2027 --propose rotation.json",
+    "ropewalk governance propose key.rotate --act rotation.json --key ada",
+    "ropewalk governance propose policy.change --policy new.json --key ada",
 )
 @click.argument("action", type=click.Choice(tuple(OPTIONS)))
 @_key_option
@@ -87,9 +86,7 @@ def _effect(git: GitRepository, action: str, given: dict[str, Any]) -> dict[str,
     return {"kind": action, **{name: parse_input(path, jcs.parse) for name, path in given.items()}}
 
 
-@governance.command(
-    "approve", epilog="Examples:\n  ropewalk governance approve 01K9Z3T0M4J6Q8R2V5X7B1C3D4 --key bob\n"
-)
+@governance.command("approve", "ropewalk governance approve 01K9Z3T0M4J6Q8R2V5X7B1C3D4 --key bob")
 @click.argument("proposal")
 @_key_option
 def approve(proposal: str, name: str) -> None:
@@ -100,9 +97,7 @@ def approve(proposal: str, name: str) -> None:
         _emit(Governance(git).approve(proposal, signing_key(name)))
 
 
-@governance.command(
-    "reject", epilog="Examples:\n  ropewalk governance reject 01K9Z3T0M4J6Q8R2V5X7B1C3D4 --key bob\n"
-)
+@governance.command("reject", "ropewalk governance reject 01K9Z3T0M4J6Q8R2V5X7B1C3D4 --key bob")
 @click.argument("proposal")
 @_key_option
 def reject(proposal: str, name: str) -> None:
@@ -113,9 +108,7 @@ def reject(proposal: str, name: str) -> None:
         _emit(Governance(git).reject(proposal, signing_key(name)))
 
 
-@governance.command(
-    "execute", epilog="Examples:\n  ropewalk governance execute 01K9Z3T0M4J6Q8R2V5X7B1C3D4 --key ada\n"
-)
+@governance.command("execute", "ropewalk governance execute 01K9Z3T0M4J6Q8R2V5X7B1C3D4 --key ada")
 @click.argument("proposal")
 @_key_option
 def execute(proposal: str, name: str) -> None:
@@ -126,7 +119,7 @@ def execute(proposal: str, name: str) -> None:
         _emit(Governance(git).execute(proposal, signing_key(name), _local_keys()))
 
 
-@governance.command("ls", epilog="Examples:\n  ropewalk governance ls --json\n")
+@governance.command("ls", "ropewalk governance ls --json")
 def ls() -> None:
     """List proposals with their state and votes."""
     from ropewalk.bridge.governance.run import Governance
@@ -136,7 +129,7 @@ def ls() -> None:
     emit({"proposals": [each.to_json() for each in found]}, map(_line, found), "no proposals")
 
 
-@governance.command("show", epilog="Examples:\n  ropewalk governance show 01K9Z3T0M4J6Q8R2V5X7B1C3D4\n")
+@governance.command("show", "ropewalk governance show 01K9Z3T0M4J6Q8R2V5X7B1C3D4")
 @click.argument("proposal")
 def show(proposal: str) -> None:
     """Show a proposal: what it does, who voted, and events that do not count."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Command, Group, emit, say
+from ropewalk.cli.common.command import Group, emit, say
+from ropewalk.cli.common.options import choice, flag, required
 from ropewalk.cli.git.events import opened
 from ropewalk.disk.durable import read_file
 
@@ -30,33 +31,21 @@ webhook = Group(
 
 @webhook.command(
     "add",
-    cls=Command,
-    epilog="Examples:\n  openssl rand -hex 32 > hook.secret\n"
-    "  ropewalk bridge webhook add --url https://ci.example/hook --log shiplog/prod --secret-file hook.secret\n",
+    "openssl rand -hex 32 > hook.secret",
+    "ropewalk bridge webhook add --url https://ci.example/hook --log shiplog/prod --secret-file hook.secret",
 )
-@click.option(
-    "--url", required=True, metavar="URL", help="Endpoint, http:// or https://; redirects are not followed."
-)
-@click.option("--log", "name", required=True, metavar="LOG", help="messages/TOPIC or shiplog/NS.")
-@click.option(
-    "--secret-file",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="Key of the HMAC-SHA256.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["envelope", "cloudevents"]),
+@required("--url", "URL", "Endpoint, http:// or https://; redirects are not followed.")
+@required("--log name", "LOG", "messages/TOPIC or shiplog/NS.")
+@required("--secret-file", "FILE", "Key of the HMAC-SHA256.", type=click.Path(path_type=Path))
+@choice(
+    "--format form",
+    ["envelope", "cloudevents"],
+    "Body: the delivery object, or a CloudEvent 1.0 in JSON.",
     default="envelope",
-    help="Body: the delivery object, or a CloudEvent 1.0 in JSON.",
 )
-@click.option("--ordered", is_flag=True, help="Hold later events back while one is retried.")
-@click.option("--allow-private", is_flag=True, help="Permit loopback and private addresses.")
-@click.option(
-    "--from-start", is_flag=True, help="Deliver what the log holds already, too. Default: new events only."
-)
+@flag("--ordered", "Hold later events back while one is retried.")
+@flag("--allow-private", "Permit loopback and private addresses.")
+@flag("--from-start", "Deliver what the log holds already, too. Default: new events only.")
 def add(
     url: str,
     name: str,
@@ -76,7 +65,7 @@ def add(
     emit(hook.to_json(), f"ok  webhook {hook.id}: {hook.log} -> {hook.url}")
 
 
-@webhook.command("ls", cls=Command, epilog="Examples:\n  ropewalk bridge webhook ls --json\n")
+@webhook.command("ls", "ropewalk bridge webhook ls --json")
 def ls() -> None:
     """List webhooks with their position, waiting retries and dead letters."""
     with opened() as repository:
@@ -88,7 +77,7 @@ def ls() -> None:
     emit({"webhooks": rows}, text or "no webhooks; ropewalk bridge webhook add makes one")
 
 
-@webhook.command("rm", cls=Command, epilog="Examples:\n  ropewalk bridge webhook rm 5f0c1d2e3a4b5c6d\n")
+@webhook.command("rm", "ropewalk bridge webhook rm 5f0c1d2e3a4b5c6d")
 @click.argument("hook")
 def rm(hook: str) -> None:
     """Remove a webhook with its dead letters."""
@@ -97,15 +86,9 @@ def rm(hook: str) -> None:
     emit({"removed": hook}, f"ok  removed {hook}")
 
 
-@webhook.command(
-    "rotate",
-    cls=Command,
-    epilog="Examples:\n  ropewalk bridge webhook rotate 5f0c1d2e3a4b5c6d --secret-file new.secret\n",
-)
+@webhook.command("rotate", "ropewalk bridge webhook rotate 5f0c1d2e3a4b5c6d --secret-file new.secret")
 @click.argument("hook")
-@click.option(
-    "--secret-file", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The new key."
-)
+@required("--secret-file", "FILE", "The new key.", type=click.Path(path_type=Path))
 def rotate(hook: str, secret_file: Path) -> None:
     """Sign with a new secret. The one before signs in X-GATOS-Signature-Previous until the next rotation."""
     with opened() as repository:
@@ -113,7 +96,7 @@ def rotate(hook: str, secret_file: Path) -> None:
     emit({"rotated": hook}, f"ok  rotated the secret of {hook}")
 
 
-@webhook.command("dead", cls=Command, epilog="Examples:\n  ropewalk bridge webhook dead 5f0c1d2e3a4b5c6d\n")
+@webhook.command("dead", "ropewalk bridge webhook dead 5f0c1d2e3a4b5c6d")
 @click.argument("hook")
 def dead(hook: str) -> None:
     """List the dead letters of a webhook: events that failed five times."""
@@ -125,9 +108,7 @@ def dead(hook: str) -> None:
     emit({"dead": letters}, "\n".join(lines) or "no dead letters")
 
 
-@webhook.command(
-    "replay", cls=Command, epilog="Examples:\n  ropewalk bridge webhook replay 5f0c1d2e3a4b5c6d\n"
-)
+@webhook.command("replay", "ropewalk bridge webhook replay 5f0c1d2e3a4b5c6d")
 @click.argument("hook")
 @click.argument("ulid", nargs=-1)
 def replay(hook: str, ulid: tuple[str, ...]) -> None:
@@ -137,12 +118,8 @@ def replay(hook: str, ulid: tuple[str, ...]) -> None:
     emit({"replayed": back}, f"ok  {len(back)} to be delivered again by the next run")
 
 
-@webhook.command(
-    "run",
-    cls=Command,
-    epilog="Examples:\n  ropewalk bridge webhook run\n  ropewalk bridge webhook run --once\n",
-)
-@click.option("--once", is_flag=True, help="Deliver what is new and what is due, then exit.")
+@webhook.command("run", "ropewalk bridge webhook run", "ropewalk bridge webhook run --once")
+@flag("--once", "Deliver what is new and what is due, then exit.")
 def run(once: bool) -> None:
     """Deliver events to all webhooks until Ctrl-C. Retries come after 1 s, 5 s, 30 s and 5 min."""
     with opened() as repository:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import click
 
@@ -36,6 +36,8 @@ FILE_ADVICE = {
 NAME_SHOWN_MAX = 200  # characters of a file name in an error
 T = TypeVar("T")
 E = TypeVar("E", bound=RopewalkError)
+MakesCommand = Callable[[Callable[..., Any]], click.Command]
+MakesGroup = Callable[[Callable[..., Any]], "Group"]
 
 
 @dataclass(slots=True)
@@ -172,6 +174,14 @@ class Group(click.Group):
         self.sections = sections or {}
         self.params.extend(_shared_options())
 
+    def command(self, name: str, *examples: str, **more: Any) -> MakesCommand:  # type: ignore[override]
+        """Return a decorator for a command of this group; `examples` are the lines that end its help."""
+        return super().command(name, epilog=_examples(examples), **more)
+
+    def group(self, name: str, *examples: str, **more: Any) -> MakesGroup:  # type: ignore[override]
+        """Return a decorator for a group in this group."""
+        return cast("MakesGroup", super().group(name, epilog=_examples(examples), **more))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _suggesting_options(self, list(args)):
             return super().parse_args(ctx, args)
@@ -216,6 +226,20 @@ class Group(click.Group):
                 formatter.write_dl(sorted(rows.items()))
 
     format_epilog = Command.format_epilog
+
+
+def _examples(lines: Iterable[str]) -> str:
+    return "Examples:\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def command(name: str, *examples: str, **more: Any) -> MakesCommand:
+    """Return a decorator for a command that its group imports on first use."""
+    return click.command(name, cls=Command, epilog=_examples(examples), **more)
+
+
+def group(name: str, *examples: str, **more: Any) -> MakesGroup:
+    """Return a decorator for a group of commands."""
+    return click.group(name, cls=Group, epilog=_examples(examples), **more)
 
 
 def emit(value: dict[str, Any], plain: str | Iterable[str] | Callable[[], str], empty: str = "") -> None:

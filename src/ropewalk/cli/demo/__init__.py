@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import Command, emit_line, session
+from ropewalk.cli.common.command import command, emit_line, session
 from ropewalk.cli.demo.stage import Stage
 from ropewalk.errors import Conflict
 
@@ -24,7 +24,7 @@ STAGES: tuple[tuple[str, str], ...] = (
 )
 
 
-@click.command("demo", cls=Command, epilog="Examples:\n  ropewalk demo\n  ropewalk demo ./tour --json\n")
+@command("demo", "ropewalk demo", "ropewalk demo ./tour --json")
 @click.argument("directory", required=False, metavar="[DIR]")
 def demo(directory: str | None) -> None:
     """Run the main job on sample data, end to end, and list the results.

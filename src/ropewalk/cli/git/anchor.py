@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import click
-
-from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.command import emit, group
 from ropewalk.cli.common.locations import signing_key
 from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened, short, suggesting_names
 
 
-@click.group("anchor", cls=Group, epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
+@group("anchor", "ropewalk shiplog anchor ls --ns prod")
 def anchor() -> None:
     """Create and list anchors: statements about the head of a log at one moment."""
 
 
-@anchor.command(
-    "create", epilog="Examples:\n  ropewalk shiplog anchor create --ns prod --label v1.2 --sign ada\n"
-)
+@anchor.command("create", "ropewalk shiplog anchor create --ns prod --label v1.2 --sign ada")
 @required("--ns", "NS", "The namespace.")
 @option("--label", "LABEL", "Label to show in lists.")
 @option("--notes", "NOTES", "Free text to store with the anchor.")
@@ -34,7 +30,7 @@ def create(ns: str, label: str | None, notes: str | None, key: str | None) -> No
         emit(answer, f"ok  {ns} anchored at {short(made.head)} ({short(made.commit)})")
 
 
-@anchor.command("ls", epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
+@anchor.command("ls", "ropewalk shiplog anchor ls --ns prod")
 @option("--ns", "NS", "Only this namespace.")
 def ls(ns: str | None) -> None:
     """List the anchors of each namespace, newest first."""

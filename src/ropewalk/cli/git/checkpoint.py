@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.command import emit, group
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import flag, required
 from ropewalk.cli.git.events import announcing_group, opened, short, suggesting_names
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.consumers.cursor import Cursor
 
 
-@click.group("checkpoint", cls=Group, epilog="Examples:\n  ropewalk shiplog checkpoint ls\n")
+@group("checkpoint", "ropewalk shiplog checkpoint ls")
 def checkpoint() -> None:
     """Set and show checkpoints: the last event each consumer group has handled. They are advisory."""
 
 
 @checkpoint.command(
-    "set",
-    epilog="Examples:\n  ropewalk shiplog checkpoint set --group analytics --ns governance --commit 8b1c1e4\n",
+    "set", "ropewalk shiplog checkpoint set --group analytics --ns governance --commit 8b1c1e4"
 )
 @required("--group", "GROUP", "The consumer group.")
 @required("--ns", "NS", "The namespace.")
@@ -45,8 +44,8 @@ def set_(group: str, ns: str, commit: str, reset: bool) -> None:
 
 @checkpoint.command(
     "get",
-    epilog="Examples:\n  ropewalk shiplog checkpoint get --group analytics --ns governance\n"
-    "  ropewalk shiplog checkpoint get --group analytics --ns governance --portable > checkpoint.json\n",
+    "ropewalk shiplog checkpoint get --group analytics --ns governance",
+    "ropewalk shiplog checkpoint get --group analytics --ns governance --portable > checkpoint.json",
 )
 @required("--group", "GROUP", "The consumer group.")
 @required("--ns", "NS", "The namespace.")
@@ -65,7 +64,7 @@ def get(group: str, ns: str, portable: bool) -> None:
         emit(_json(cursor), f"{cursor.ref} -> {short(cursor.commit or '-')}  {cursor.ulid}")
 
 
-@checkpoint.command("ls", epilog="Examples:\n  ropewalk shiplog checkpoint ls --json\n")
+@checkpoint.command("ls", "ropewalk shiplog checkpoint ls --json")
 def ls() -> None:
     """List every checkpoint."""
     from ropewalk.gitlog.consumers.consumers import cursors

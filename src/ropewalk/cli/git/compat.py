@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.common.command import command, emit, say
 from ropewalk.cli.common.options import choice, flag, option, repeated, required
 from ropewalk.cli.git.events import opened, short
 from ropewalk.errors import Usage
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.compat.journal import ImportReport
 
 
-@click.command(
-    "import",
-    cls=Command,
-    epilog="Examples:\n  ropewalk shiplog import --from-compat\n  ropewalk shiplog import --from-compat --map QA=qa\n",
+@command(
+    "import", "ropewalk shiplog import --from-compat", "ropewalk shiplog import --from-compat --map QA=qa"
 )
 @click.option(
     "--from-compat",
@@ -63,7 +61,7 @@ def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
         raise click.exceptions.Exit(report.refused.exit_code)
 
 
-@click.command("export", cls=Command, epilog="Examples:\n  ropewalk shiplog export --to-compat --ns prod\n")
+@command("export", "ropewalk shiplog export --to-compat --ns prod")
 @click.option(
     "--to-compat", is_flag=True, required=True, expose_value=False, help="To a journal under refs/_shiplog/."
 )

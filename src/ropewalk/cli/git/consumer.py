@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.command import emit, group
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import flag, option, required
 from ropewalk.cli.git.events import announcing_group, opened
@@ -16,12 +14,12 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
 
 
-@click.group("consumer", cls=Group, epilog="Examples:\n  ropewalk consumer lag\n")
+@group("consumer", "ropewalk consumer lag")
 def consumer() -> None:
     """Show and move the positions of consumer groups."""
 
 
-@consumer.command("ls", epilog="Examples:\n  ropewalk consumer ls --json\n")
+@consumer.command("ls", "ropewalk consumer ls --json")
 def ls() -> None:
     """List every group with its position."""
     with opened() as log:
@@ -30,7 +28,7 @@ def ls() -> None:
         emit({"consumers": rows}, lines, "no consumers")
 
 
-@consumer.command("lag", epilog="Examples:\n  ropewalk consumer lag --group analytics\n")
+@consumer.command("lag", "ropewalk consumer lag --group analytics")
 @option("--group", "GROUP", "Only this group.")
 @option("--ns", "NS", "Only this namespace or topic.")
 def lag(group: str | None, ns: str | None) -> None:
@@ -48,8 +46,7 @@ def lag(group: str | None, ns: str | None) -> None:
 
 
 @consumer.command(
-    "reset",
-    epilog="Examples:\n  ropewalk consumer reset --group analytics --ns governance --to beginning --dry-run\n",
+    "reset", "ropewalk consumer reset --group analytics --ns governance --to beginning --dry-run"
 )
 @required("--group", "GROUP", "The consumer group.")
 @required("--ns", "NS", "The namespace or topic.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, answer_line, emit, emit_line, fail, say, session
+from ropewalk.cli.common.command import answer_line, command, emit, emit_line, fail, say, session
 from ropewalk.cli.common.options import flag, option
 from ropewalk.cli.git.events import opened, receipt_line, short
 from ropewalk.errors import RopewalkError, Unavailable, Usage
@@ -40,11 +40,10 @@ def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
     raise Usage("exactly one of --ns NS and --topic T must be given")
 
 
-@click.command(
+@command(
     "diff",
-    cls=Command,
-    epilog="Examples:\n  ropewalk heads diff --ns governance\n"
-    "  ropewalk heads diff --ns governance --jsonl > displaced.jsonl\n",
+    "ropewalk heads diff --ns governance",
+    "ropewalk heads diff --ns governance --jsonl > displaced.jsonl",
 )
 @log_options
 @option("--old", "COMMIT", "Compare with the history of this commit (default: the head seen last).")
@@ -71,11 +70,10 @@ def diff(ns: str | None, topic: str | None, old: str | None, limit: int, jsonl: 
             say(f"displaced histories are kept; show one with --old: {' '.join(map(short, kept))}")
 
 
-@click.command(
+@command(
     "rescue",
-    cls=Command,
-    epilog="Examples:\n  ropewalk heads rescue --ns governance\n"
-    "  ropewalk heads rescue --topic jobs/pending --old 8b1c1e4\n",
+    "ropewalk heads rescue --ns governance",
+    "ropewalk heads rescue --topic jobs/pending --old 8b1c1e4",
 )
 @log_options
 @option("--old", "COMMIT", "Rescue only the history of this commit (default: all displaced histories).")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, fail, say, session
+from ropewalk.cli.common.command import emit, fail, group, say, session
 from ropewalk.cli.common.locations import NODE_KEY, login, signing_key
 from ropewalk.cli.common.options import flag
 from ropewalk.cli.git.displaced import diff, log_options, named_log, rescue
@@ -14,16 +14,12 @@ from ropewalk.cli.git.events import opened, short
 from ropewalk.errors import RopewalkError
 
 
-@click.group(
-    "heads",
-    cls=Group,
-    epilog="Examples:\n  ropewalk heads ls\n  ropewalk heads diff --ns prod\n  ropewalk heads sign --ns prod\n",
-)
+@group("heads", "ropewalk heads ls", "ropewalk heads diff --ns prod", "ropewalk heads sign --ns prod")
 def heads() -> None:
     """List, compare, accept and sign heads of logs."""
 
 
-@heads.command("ls", epilog="Examples:\n  ropewalk heads ls --json\n")
+@heads.command("ls", "ropewalk heads ls --json")
 def ls() -> None:
     """List every log with its head and the head seen last. If one cannot be read, exit with that error's code."""
     from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
@@ -57,9 +53,7 @@ def ls() -> None:
 
 
 @heads.command(
-    "accept",
-    epilog="Examples:\n  ropewalk heads accept --ns governance\n"
-    "  ropewalk heads accept --ns governance --forget\n",
+    "accept", "ropewalk heads accept --ns governance", "ropewalk heads accept --ns governance --forget"
 )
 @log_options
 @flag("--forget", "Do not keep displaced events; git will prune them.")
@@ -102,7 +96,7 @@ def accept(ns: str | None, topic: str | None, forget: bool) -> None:
             )
 
 
-@heads.command("sign", epilog="Examples:\n  ropewalk heads sign --ns prod --key ada\n")
+@heads.command("sign", "ropewalk heads sign --ns prod --key ada")
 @log_options
 @click.option("--key", default=NODE_KEY, help="Signing key (ed25519).")
 def sign(ns: str | None, topic: str | None, key: str) -> None:

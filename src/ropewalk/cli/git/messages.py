@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import click
-
-from ropewalk.cli.common.command import Group, emit, parse_input, read_input, say, session
+from ropewalk.cli.common.command import emit, group, parse_input, read_input, say, session
 from ropewalk.cli.common.options import choice, flag, option, repeated, required
 from ropewalk.cli.git.events import announcing_group, event_line, opened, say_more, suggesting_names
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
 
-@click.group(
+@group(
     "messages",
-    cls=Group,
-    epilog="Examples:\n  ropewalk messages publish --topic jobs/pending --file job.json\n"
-    "  ropewalk messages read --topic jobs/pending --group workers --json\n",
+    "ropewalk messages publish --topic jobs/pending --file job.json",
+    "ropewalk messages read --topic jobs/pending --group workers --json",
 )
 def messages() -> None:
     """Publish and read messages. Every message is a commit in the log of its topic."""
 
 
-@messages.command("publish", epilog="Examples:\n  ropewalk messages publish --topic jobs --file job.json\n")
+@messages.command("publish", "ropewalk messages publish --topic jobs --file job.json")
 @required("--topic", "TOPIC", "Topic; parts are separated by /.")
 @required("--file file", "F", "Message as JSON; - reads stdin.")
 @repeated("--attach", "PATH", "File to attach; refs must name it by digest; repeatable.")
@@ -52,7 +49,7 @@ def publish(
         EventWriter(log, MESSAGES, topic, "topic").write_one(draft).answer("topic")
 
 
-@messages.command("read", epilog="Examples:\n  ropewalk messages read --topic jobs --limit 100\n")
+@messages.command("read", "ropewalk messages read --topic jobs --limit 100")
 @required("--topic", "TOPIC", "The topic.")
 @option("--since", "ULID", "Print only messages after this one (default with --group: its checkpoint).")
 @option("--limit", "N", "Maximum number of messages (at most 512).", type=int, default=128)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ropewalk.cli.common.command import Command, counting, emit
+from ropewalk.cli.common.command import command, counting, emit
 from ropewalk.cli.common.options import flag, repeated, required
 from ropewalk.cli.git.events import opened, short
 
@@ -16,13 +14,12 @@ if TYPE_CHECKING:
     from ropewalk.bridge.mirror import Mirror
 
 
-@click.command(
+@command(
     "mirror",
-    cls=Command,
-    epilog="Examples:\n  ropewalk mirror --from ns:prod --to topic:deploys\n"
-    "  ropewalk mirror --from topic:governance --to ns:governance\n"
-    "  ropewalk mirror --from ns:web --from ns:billing --to topic:all --follow\n"
-    "  ropewalk mirror --from channel:audit --to ns:audit\n",
+    "ropewalk mirror --from ns:prod --to topic:deploys",
+    "ropewalk mirror --from topic:governance --to ns:governance",
+    "ropewalk mirror --from ns:web --from ns:billing --to topic:all --follow",
+    "ropewalk mirror --from channel:audit --to ns:audit",
 )
 @repeated("--from sources", "LOG", "Source: ns:NAME, topic:NAME or channel:NAME; repeatable.", required=True)
 @required("--to", "LOG", "Target: ns:NAME or topic:NAME; created if it does not exist.")

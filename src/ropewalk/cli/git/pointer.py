@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input, read_input, say, session, write_output
+from ropewalk.cli.common.command import (
+    emit,
+    group,
+    parse_input,
+    read_input,
+    say,
+    session,
+    write_output,
+)
 from ropewalk.cli.common.locations import here, sealing_key
 from ropewalk.cli.common.options import flag, option, required
 
@@ -18,12 +26,11 @@ if TYPE_CHECKING:
     from ropewalk.kernel.seal import SealingKey
 
 
-@click.group(
+@group(
     "pointer",
-    cls=Group,
-    epilog="Examples:\n  ropewalk key new vault --alg xchacha20poly1305\n"
-    "  ropewalk pointer seal --file card.json --actor user:ada --policy v1 --key vault > pointer.json\n"
-    "  ropewalk pointer open pointer.json\n",
+    "ropewalk key new vault --alg xchacha20poly1305",
+    "ropewalk pointer seal --file card.json --actor user:ada --policy v1 --key vault > pointer.json",
+    "ropewalk pointer open pointer.json",
 )
 def pointer() -> None:
     """Seal private bytes and replace them by opaque pointers (S0 §8); open and erase them.
@@ -34,8 +41,8 @@ def pointer() -> None:
 
 @pointer.command(
     "seal",
-    epilog="Examples:\n  ropewalk pointer seal --file card.json --actor user:ada --policy v1 --key vault\n"
-    "  echo -n 4111 | ropewalk pointer seal --file - --actor user:ada --policy v1 --key vault --low-entropy\n",
+    "ropewalk pointer seal --file card.json --actor user:ada --policy v1 --key vault",
+    "echo -n 4111 | ropewalk pointer seal --file - --actor user:ada --policy v1 --key vault --low-entropy",
 )
 @required("--file file", "F", "The private bytes; - reads stdin.")
 @required("--actor", "ACTOR", "Who seals; bound into the seal.")
@@ -78,7 +85,7 @@ def seal(
     emit(made.pointer.document, lambda: jcs.encode(made.pointer.document).decode())
 
 
-@pointer.command("open", epilog="Examples:\n  ropewalk pointer open pointer.json\n")
+@pointer.command("open", "ropewalk pointer open pointer.json")
 @click.argument("pointer_file", metavar="POINTER")
 @option("-o --output", "F", "Where the bytes go; default: stdout.", default="-")
 @option("--actor", "ACTOR", "Who sealed; default: as recorded here.")
@@ -132,9 +139,7 @@ def open_(
     emit(answer, "")
 
 
-@pointer.command(
-    "erase", epilog="Examples:\n  ropewalk pointer erase pointer.json --reason 'asked by the customer'\n"
-)
+@pointer.command("erase", "ropewalk pointer erase pointer.json --reason 'asked by the customer'")
 @click.argument("pointer_file", metavar="POINTER")
 @option("--reason", "REASON", "Why; kept with the tombstone. Say nothing private here.", default="")
 @option("--ns", "NS", "The namespace the erasure is recorded in.", default="privacy")
@@ -167,7 +172,7 @@ def erase(pointer_file: str, reason: str, ns: str) -> None:
     emit(answer, f"ok  erased {short(name)}, recorded in {ns} as {receipt.ulid}; the pointer stays")
 
 
-@pointer.command("ls", epilog="Examples:\n  ropewalk pointer ls\n")
+@pointer.command("ls", "ropewalk pointer ls")
 def ls() -> None:
     """List what can be opened in this repository."""
     rows = [

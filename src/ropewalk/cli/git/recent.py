@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.common.command import command, emit, say
 from ropewalk.cli.common.options import option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.git.events import event_json, event_line, opened, short, since_ms, suggesting_names
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 10
 
 
-@click.command("show", cls=Command, epilog="Examples:\n  ropewalk shiplog show governance\n")
+@command("show", "ropewalk shiplog show governance")
 @click.argument("name", metavar="REF_OR_ULID")
 def show(name: str) -> None:
     """Show one event with its trailer, author and captured output.
@@ -45,11 +45,7 @@ def show(name: str) -> None:
         emit(answer, plain)
 
 
-@click.command(
-    "ls",
-    cls=Command,
-    epilog="Examples:\n  ropewalk shiplog ls --since 2d\n  ropewalk shiplog ls --since yesterday --env prod\n",
-)
+@command("ls", "ropewalk shiplog ls --since 2d", "ropewalk shiplog ls --since yesterday --env prod")
 @repeated("--ns namespaces", "NS", "Show only this namespace; repeatable.")
 @option("--env", "ENV", "Show only events of this environment.")
 @option("--since", "SPAN", "Show only newer events: 2d, 3h, 30m, today, yesterday, or a date.")
@@ -79,7 +75,7 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
         _advise_pull(log)
 
 
-@click.command("current", cls=Command, epilog="Examples:\n  ropewalk shiplog current --env prod\n")
+@command("current", "ropewalk shiplog current --env prod")
 @repeated("--ns namespaces", "NS", "Show only this namespace; repeatable.")
 @option("--env", "ENV", "Show only this environment.")
 def current(namespaces: tuple[str, ...], env: str | None) -> None:

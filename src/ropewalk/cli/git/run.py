@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from ropewalk.cli.common.command import Command, drop_output, emit_line, fail, say, session
+from ropewalk.cli.common.command import command, drop_output, emit_line, fail, say, session
 from ropewalk.cli.common.locations import sealing_key
 from ropewalk.cli.common.options import choice, flag, option, required
 from ropewalk.cli.common.run_facts import scrub, work_tree_head
@@ -38,12 +38,11 @@ WITHHELD_ADVICE = (
 )
 
 
-@click.command(
+@command(
     "run",
-    cls=Command,
+    "ropewalk shiplog run --ns deploy --service web --reason canary -- ./deploy.sh",
+    "ropewalk shiplog run --ns deploy --output seal --key vault -- ./deploy.sh",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    epilog="Examples:\n  ropewalk shiplog run --ns deploy --service web --reason canary -- ./deploy.sh\n"
-    "  ropewalk shiplog run --ns deploy --output seal --key vault -- ./deploy.sh\n",
 )
 @required("--ns", "NS", "The namespace.")
 @option("--env", "ENV", "Environment (default: the namespace).")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.common.command import Group, drop_output, emit, emit_line, parse_input, session
+from ropewalk.cli.common.command import drop_output, emit, emit_line, group, parse_input, session
 from ropewalk.cli.common.hangup import Hangup
 from ropewalk.cli.common.options import flag, option, repeated, required
 from ropewalk.cli.git.events import (
@@ -32,13 +32,12 @@ MORE: dict[str, str] = {
 }
 
 
-@click.group(
+@group(
     "shiplog",
-    cls=Group,
+    "ropewalk shiplog append --ns governance --file event.json",
+    "ropewalk shiplog read --ns governance --limit 2",
+    "ropewalk shiplog run --ns deploy --service web -- ./deploy.sh",
     lazy=MORE,
-    epilog="Examples:\n  ropewalk shiplog append --ns governance --file event.json\n"
-    "  ropewalk shiplog read --ns governance --limit 2\n"
-    "  ropewalk shiplog run --ns deploy --service web -- ./deploy.sh\n",
 )
 def shiplog() -> None:
     """Append, read and follow events of a namespace; record deployments."""
@@ -46,8 +45,8 @@ def shiplog() -> None:
 
 @shiplog.command(
     "append",
-    epilog="Examples:\n  ropewalk shiplog append --ns governance --file event.json\n"
-    '  echo \'{"type":"note","payload":{}}\' | ropewalk shiplog append --ns demo --file -\n',
+    "ropewalk shiplog append --ns governance --file event.json",
+    'echo \'{"type":"note","payload":{}}\' | ropewalk shiplog append --ns demo --file -',
 )
 @required("--ns", "NS", "The namespace.")
 @required("--file file", "F", "Event as JSON; - reads stdin.")
@@ -81,7 +80,7 @@ def append(
         EventWriter(log, SHIPLOG, ns, "namespace").write_one(draft).answer("ns")
 
 
-@shiplog.command("read", epilog="Examples:\n  ropewalk shiplog read --ns governance --limit 2\n")
+@shiplog.command("read", "ropewalk shiplog read --ns governance --limit 2")
 @required("--ns", "NS", "The namespace.")
 @option("--since", "ULID", "Print only events after this one.")
 @option("--limit", "N", "Maximum number of events (at most 512).", type=int, default=128)
@@ -100,7 +99,7 @@ def read(ns: str, since: str | None, limit: int) -> None:
         say_more(page, log.lines.line(SHIPLOG, ns).count)
 
 
-@shiplog.command("tail", epilog="Examples:\n  ropewalk shiplog tail --ns deploy --ns governance --follow\n")
+@shiplog.command("tail", "ropewalk shiplog tail --ns deploy --ns governance --follow")
 @repeated("--ns namespaces", "NS", "Namespace; repeatable.", required=True)
 @option("--limit-per-ns", "N", "Number of events per namespace.", type=click.IntRange(min=1), default=10)
 @flag("--follow", "Keep running, and print new events as they arrive.")

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input, progress, read_input, say, write_output
+from ropewalk.cli.common.command import (
+    emit,
+    group,
+    parse_input,
+    progress,
+    read_input,
+    say,
+    write_output,
+)
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import choice, flag, option, required
 from ropewalk.kernel.terminal_text import printable_json
@@ -19,17 +27,12 @@ if TYPE_CHECKING:
 PROFILES = ("v0.13", "v0.6")  # written out so that --help loads no engine; a test compares
 LINE_CHARS = 72  # of a payload, where a message is shown on one line
 
-EXAMPLES = """Examples:
-  ropewalk gossip append --topic com.example.chat --payload hello.json --key ada
-  ropewalk gossip log --topic com.example.chat --graph
-  ropewalk gossip sync ws://peer.example:8080 --topic com.example.chat
-"""
 
-
-@click.group(
+@group(
     "gossip",
-    cls=Group,
-    epilog=EXAMPLES,
+    "ropewalk gossip append --topic com.example.chat --payload hello.json --key ada",
+    "ropewalk gossip log --topic com.example.chat --graph",
+    "ropewalk gossip sync ws://peer.example:8080 --topic com.example.chat",
     lazy={  # commands that talk to peers, imported on first use
         "sync": "gossip.net:sync Exchange messages with a peer until both logs are equal.",
         "serve": "gossip.net:serve Accept peers, stay connected, and exchange what is appended.",
@@ -76,10 +79,7 @@ def open_here(topic: str | None, **options: Any) -> GossipLog:
     return open_topic(home, topic, create=False, **options)
 
 
-@gossip.command(
-    "append",
-    epilog='Examples:\n  echo \'{"text":"hi"}\' | ropewalk gossip append --topic com.example --payload -\n',
-)
+@gossip.command("append", 'echo \'{"text":"hi"}\' | ropewalk gossip append --topic com.example --payload -')
 @required("--topic", "TOPIC", "The log; made if it is new.")
 @required("--payload", "F|-", "JSON, or DAG-JSON for bytes and links.")
 @option("--key", "NAME", "The key that signs.", default=NODE_KEY)
@@ -108,9 +108,7 @@ def append(topic: str, payload: str, key: str, profile: Any) -> None:
     )
 
 
-@gossip.command(
-    "insert", epilog="Examples:\n  ropewalk gossip insert --topic com.example --file message.cbor\n"
-)
+@gossip.command("insert", "ropewalk gossip insert --topic com.example --file message.cbor")
 @required("--topic", "TOPIC", "The log; made if it is new and the message is good.")
 @required("--file file", "F|-", "The signed message as it travels.")
 def insert(topic: str, file: str) -> None:
@@ -130,7 +128,7 @@ def insert(topic: str, file: str) -> None:
     emit({**answer, "missing": list(outcome.missing)}, f"ok  {outcome.id}  {outcome.status}")
 
 
-@gossip.command("heads", epilog="Examples:\n  ropewalk gossip heads --topic com.example --json\n")
+@gossip.command("heads", "ropewalk gossip heads --topic com.example --json")
 @topic_option
 def heads(topic: str | None) -> None:
     """Print the messages without children, and the clock of the next one."""
@@ -142,10 +140,9 @@ def heads(topic: str | None) -> None:
 
 @gossip.group(
     "pending",
-    cls=Group,
+    "ropewalk gossip pending ls --topic com.example --json",
+    "ropewalk gossip pending drop --topic com.example --older-than 1",
     invoke_without_command=True,
-    epilog="Examples:\n  ropewalk gossip pending ls --topic com.example --json\n"
-    "  ropewalk gossip pending drop --topic com.example --older-than 1\n",
 )
 @topic_option
 @flag("--drop", "Drop all of them, as `pending drop --all` does.")
@@ -161,7 +158,7 @@ def pending(context: click.Context, topic: str | None, drop: bool) -> None:
         _list_pending(topic)
 
 
-@pending.command("ls", epilog="Examples:\n  ropewalk gossip pending ls --topic com.example --json\n")
+@pending.command("ls", "ropewalk gossip pending ls --topic com.example --json")
 @topic_option
 def pending_ls(topic: str | None) -> None:
     """List the messages that wait for parents, each with what it waits for."""
@@ -170,8 +167,8 @@ def pending_ls(topic: str | None) -> None:
 
 @pending.command(
     "drop",
-    epilog="Examples:\n  ropewalk gossip pending drop $ID --topic com.example\n"
-    "  ropewalk gossip pending drop --all --topic com.example\n",
+    "ropewalk gossip pending drop $ID --topic com.example",
+    "ropewalk gossip pending drop --all --topic com.example",
 )
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @topic_option
@@ -206,8 +203,8 @@ def _list_pending(topic: str | None) -> None:
 
 @gossip.command(
     "get",
-    epilog="Examples:\n  ropewalk gossip get $(ropewalk gossip heads)\n"
-    "  ropewalk gossip get $(ropewalk gossip heads) -o message.cbor\n",
+    "ropewalk gossip get $(ropewalk gossip heads)",
+    "ropewalk gossip get $(ropewalk gossip heads) -o message.cbor",
 )
 @click.argument("id")
 @topic_option
@@ -257,10 +254,7 @@ def _whole(log: GossipLog, signed: SignedMessage) -> dict[str, Any]:
     }
 
 
-@gossip.command(
-    "log",
-    epilog="Examples:\n  ropewalk gossip log --graph\n  ropewalk gossip log --reverse --limit 5 --json\n",
-)
+@gossip.command("log", "ropewalk gossip log --graph", "ropewalk gossip log --reverse --limit 5 --json")
 @topic_option
 @flag("--graph", "Draw the graph of messages and parents, newest first.")
 @flag("--reverse", "Newest first.")
@@ -332,7 +326,7 @@ def _line(signed: SignedMessage) -> str:
     return f"{signed.id}  {signed.message.clock}  {signed.signature.public_key[-8:]}  {shown}"
 
 
-@gossip.command("ancestors", epilog="Examples:\n  ropewalk gossip ancestors $(ropewalk gossip heads) 6\n")
+@gossip.command("ancestors", "ropewalk gossip ancestors $(ropewalk gossip heads) 6")
 @click.argument("id")
 @click.argument("clock", type=int)
 @topic_option
@@ -343,7 +337,7 @@ def ancestors(id: str, clock: int, topic: str | None) -> None:
     emit({"ancestors": ids}, ids)
 
 
-@gossip.command("root", epilog="Examples:\n  ropewalk gossip root --topic com.example\n")
+@gossip.command("root", "ropewalk gossip root --topic com.example")
 @topic_option
 def root(topic: str | None) -> None:
     """Print the root of the tree over all messages: equal roots mean equal logs."""
@@ -352,7 +346,7 @@ def root(topic: str | None) -> None:
     emit({"level": node.level, "hash": node.hash.hex()}, f"{node.level}  {node.hash.hex()}")
 
 
-@gossip.command("verify", epilog="Examples:\n  ropewalk gossip verify --topic com.example --json\n")
+@gossip.command("verify", "ropewalk gossip verify --topic com.example --json")
 @topic_option
 def verify(topic: str | None) -> None:
     """Check every signature, id and parent again, and the tree and the indexes against them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, say, session
+from ropewalk.cli.common.command import command, emit, say, session
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import choice, flag, option, repeated, required
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
@@ -49,11 +49,10 @@ client_key_option = _file_option("--client-key", help="PEM key of --client-cert.
 token_option = option("--token-file", "F", "File with the token for peers that ask for one (`auth add`).")
 
 
-@click.command(
+@command(
     "sync",
-    cls=Command,
-    epilog="Examples:\n  ropewalk gossip sync ws://127.0.0.1:8080 --topic com.example\n"
-    "  ropewalk gossip sync tcp://127.0.0.1:8081 --topic com.example --pull-only --json\n",
+    "ropewalk gossip sync ws://127.0.0.1:8080 --topic com.example",
+    "ropewalk gossip sync tcp://127.0.0.1:8081 --topic com.example --pull-only --json",
 )
 @click.argument("url")
 @required("--topic", "TOPIC", "The log; made if it is new.")
@@ -132,11 +131,10 @@ async def _shown(log: GossipLog, work: Any) -> Any:
         return task.result()
 
 
-@click.command(
+@command(
     "serve",
-    cls=Command,
-    epilog="Examples:\n  ropewalk gossip serve --topic com.example --port 8080\n"
-    "  ropewalk gossip serve --topic com.example --port 8081 --peer ws://127.0.0.1:8080\n",
+    "ropewalk gossip serve --topic com.example --port 8080",
+    "ropewalk gossip serve --topic com.example --port 8081 --peer ws://127.0.0.1:8080",
 )
 @required("--topic", "TOPIC", "The log; made if it is new.")
 @option("--host", "HOST", "The address to listen on.", default="127.0.0.1")
@@ -250,7 +248,7 @@ def _facts(server: GossipServer) -> dict[str, Any]:
     }
 
 
-@click.command("peers", cls=Command, epilog="Examples:\n  ropewalk gossip peers --topic com.example --json\n")
+@command("peers", "ropewalk gossip peers --topic com.example --json")
 @topic_option
 def peers(topic: str | None) -> None:
     """List the peers of every running `gossip serve` and program that has the topic open.

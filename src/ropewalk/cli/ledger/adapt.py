@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import click
-
-from ropewalk.cli.common.command import Command, emit, read_input, say, write_output
+from ropewalk.cli.common.command import command, emit, read_input, say, write_output
 from ropewalk.cli.common.locations import signing_key
 from ropewalk.cli.common.options import option, required
 
 
-@click.command(
+@command(
     "adapt",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger adapt --file newer.json --key ada -o adapted.json\n"
-    "  ropewalk ledger append --channel audit --file adapted.json\n",
+    "ropewalk ledger adapt --file newer.json --key ada -o adapted.json",
+    "ropewalk ledger append --channel audit --file adapted.json",
 )
 @required("--file file", "F", "Envelope; `-` reads stdin.")
 @required("--key", "NAME", "Key that signs the converted envelope.")

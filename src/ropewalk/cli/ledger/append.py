@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Command, answer_line, emit, parse_input, say
+from ropewalk.cli.common.command import answer_line, command, emit, parse_input, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import flag, required
 from ropewalk.errors import locate
@@ -28,12 +28,11 @@ LINE_BYTES_MAX = 4 << 20  # the largest envelope, before it is canonical
 LINES_AHEAD_MAX = 4096  # read but not yet answered; the reader waits above this
 
 
-@click.command(
+@command(
     "append",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger append --channel audit --file envelope.json\n"
-    "  producer | ropewalk ledger append --channel audit --file - --jsonl --json\n"
-    "  ropewalk ledger append --channel audit --file envelope.json --witnessed --json\n",
+    "ropewalk ledger append --channel audit --file envelope.json",
+    "producer | ropewalk ledger append --channel audit --file - --jsonl --json",
+    "ropewalk ledger append --channel audit --file envelope.json --witnessed --json",
 )
 @required("--channel", "C", "Channel; created if it does not exist.")
 @required("--file file", "F", "Envelope as JSON or CBOR; `-` reads stdin.")

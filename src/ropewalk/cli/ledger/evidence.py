@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import MARKS, Group, emit, parse_input, read_input, say
+from ropewalk.cli.common.command import MARKS, emit, group, parse_input, read_input, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, repeated, required
 from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys
@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey, SigningKey
 
 
-@click.group(
+@group(
     "evidence",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger evidence set --channel audit --root aws-root.pem --pcr 0=8a1f… \n"
-    "  ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json\n"
-    "  ropewalk ledger evidence check --channel audit --file envelope.json\n",
+    "ropewalk ledger evidence set --channel audit --root aws-root.pem --pcr 0=8a1f… ",
+    "ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json",
+    "ropewalk ledger evidence check --channel audit --file envelope.json",
 )
 def evidence() -> None:
     """Set the evidence that a channel trusts; wrap and check evidence."""
@@ -51,13 +50,13 @@ for _command in (report_data, wrap, provenance):
 
 @evidence.command(
     "set",
-    epilog="Examples:\n  ropewalk ledger evidence set --channel audit --key ci --builder https://builder.example/v1\n"
-    "  ropewalk ledger evidence set --channel audit --root root.pem --pcr 0=$PCR0 --max-age 86400\n"
-    "  ropewalk ledger evidence set --channel audit --root ark.pem --measurement sev.measurement=$DIGEST \\\n"
-    "      --sev-tcb snp=24\n"
-    "  ropewalk ledger evidence set --channel audit --root sgx-root.pem --measurement tdx.mrtd=$MRTD \\\n"
-    "      --tcb-status UpToDate --tcb-status SWHardeningNeeded --crl pck.crl\n"
-    "  ropewalk ledger evidence set --channel audit --snark-vk verification_key.json\n",
+    "ropewalk ledger evidence set --channel audit --key ci --builder https://builder.example/v1",
+    "ropewalk ledger evidence set --channel audit --root root.pem --pcr 0=$PCR0 --max-age 86400",
+    "ropewalk ledger evidence set --channel audit --root ark.pem --measurement sev.measurement=$DIGEST \\",
+    "    --sev-tcb snp=24",
+    "ropewalk ledger evidence set --channel audit --root sgx-root.pem --measurement tdx.mrtd=$MRTD \\",
+    "    --tcb-status UpToDate --tcb-status SWHardeningNeeded --crl pck.crl",
+    "ropewalk ledger evidence set --channel audit --snark-vk verification_key.json",
 )
 @channel_option
 @repeated("--root roots", "PEM", "Trusted root certificate; repeatable.")
@@ -180,7 +179,7 @@ def set_(
     )
 
 
-@evidence.command("show", epilog="Examples:\n  ropewalk ledger evidence show --channel audit --json\n")
+@evidence.command("show", "ropewalk ledger evidence show --channel audit --json")
 @channel_option
 def show(channel: str) -> None:
     """Print the evidence that the channel trusts."""
@@ -199,8 +198,8 @@ def show(channel: str) -> None:
 
 @evidence.command(
     "check",
-    epilog="Examples:\n  ropewalk ledger evidence check --file envelope.json --channel audit\n"
-    "  ropewalk ledger evidence check --file envelope.json --trust trust.json --at 2026-11-01T12:00:00Z\n",
+    "ropewalk ledger evidence check --file envelope.json --channel audit",
+    "ropewalk ledger evidence check --file envelope.json --trust trust.json --at 2026-11-01T12:00:00Z",
 )
 @required("--file file", "F", "Envelope; `-` reads stdin.")
 @option("--channel", "C", "Check with the settings of this channel.")

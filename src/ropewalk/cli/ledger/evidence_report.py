@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, parse_input, read_input, write_output
+from ropewalk.cli.common.command import command, emit, parse_input, read_input, write_output
 from ropewalk.cli.common.options import choice, option, repeated, required
 from ropewalk.errors import located
 
@@ -59,11 +59,10 @@ def read_collateral(
     return CollateralTexts(texts[0], texts[1], chain)
 
 
-@click.command(
+@command(
     "report-data",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger evidence report-data --payload body.json --correlation-id c-1\n"
-    "  ropewalk ledger evidence report-data --payload body.json -o request.bin\n",
+    "ropewalk ledger evidence report-data --payload body.json --correlation-id c-1",
+    "ropewalk ledger evidence report-data --payload body.json -o request.bin",
 )
 @required("--payload", "F", "Payload of the envelope.")
 @option("--correlation-id", "TEXT", "Correlation id of the envelope.")
@@ -83,16 +82,15 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
     emit({"report_data": raw.hex(), "path": output}, raw.hex() if output is None else f"ok  {output}")
 
 
-@click.command(
+@command(
     "wrap",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json\n"
-    "  ropewalk ledger evidence wrap --format tee.report --tee sev --document report.bin \\\n"
-    "      --cert vcek.der --cert cert_chain.pem -o evidence.json\n"
-    "  ropewalk ledger evidence wrap --format tee.report --tee tdx --document quote.bin --tcb-info tcb.json \\\n"
-    "      --qe-identity qe.json --collateral-cert signing_chain.pem -o evidence.json\n"
-    "  ropewalk ledger envelope --channel audit --domain ops --class Attestation --type build.attested \\\n"
-    "      --payload body.json --key ada --evidence evidence.json\n",
+    "ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json",
+    "ropewalk ledger evidence wrap --format tee.report --tee sev --document report.bin \\",
+    "    --cert vcek.der --cert cert_chain.pem -o evidence.json",
+    "ropewalk ledger evidence wrap --format tee.report --tee tdx --document quote.bin --tcb-info tcb.json \\",
+    "    --qe-identity qe.json --collateral-cert signing_chain.pem -o evidence.json",
+    "ropewalk ledger envelope --channel audit --domain ops --class Attestation --type build.attested \\",
+    "    --payload body.json --key ada --evidence evidence.json",
 )
 @choice("--format kind", FORMATS, "Kind of evidence.", required=True)
 @option("--report", "F", "Report as JSON: a DSSE envelope, or a TEE report.")
@@ -155,11 +153,10 @@ def _document(tee: str, name: str) -> dict[str, Any]:
     return {"tee_type": tee, "document": b64encode(read_input(name, limit=DOCUMENT_BYTES_MAX)).decode()}
 
 
-@click.command(
+@command(
     "provenance",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger evidence provenance --payload image.json --key ci \\\n"
-    "      --builder https://builder.example/v1 --build-type https://builder.example/image -o evidence.json\n",
+    "ropewalk ledger evidence provenance --payload image.json --key ci \\",
+    "    --builder https://builder.example/v1 --build-type https://builder.example/image -o evidence.json",
 )
 @required("--payload", "F", "Payload of the envelope: what was built.")
 @required("--key", "NAME", "Key of the builder.")

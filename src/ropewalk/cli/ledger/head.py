@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import click
 
-from ropewalk.cli.common.command import Command, emit
+from ropewalk.cli.common.command import command, emit
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, flag, option
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
 
 
-@click.command(
+@command(
     "head",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger head --channel audit\n"
-    "  ropewalk ledger head --channel audit --note --host log.example.org > head.note\n"
-    "  ropewalk ledger head --channel audit --note --host log.example.org --old 4 > request\n",
+    "ropewalk ledger head --channel audit",
+    "ropewalk ledger head --channel audit --note --host log.example.org > head.note",
+    "ropewalk ledger head --channel audit --note --host log.example.org --old 4 > request",
 )
 @channel_option
 @flag("--note", "Print the head signed, as a C2SP note over the block headers.")

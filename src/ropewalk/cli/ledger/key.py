@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, Group, emit, parse_input, say, write_output
+from ropewalk.cli.common.command import command, emit, group, parse_input, say, write_output
 from ropewalk.cli.common.locations import here, key_folder, key_folders, signing_key
 from ropewalk.cli.common.options import channel_option, option, repeated, required
 from ropewalk.cli.ledger.channel import channel_keys, read_approvals
@@ -28,12 +28,11 @@ since_option = option("--since", "TIME", "Effective time in RFC 3339, UTC (defau
 reason_option = option("--reason", "TEXT", "Reason to record.", default="")
 
 
-@click.group(
+@group(
     "key",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger key ls --channel audit\n"
-    "  ropewalk ledger key rotate --channel audit --to node-2027 --overlap-days 30\n"
-    "  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
+    "ropewalk ledger key ls --channel audit",
+    "ropewalk ledger key rotate --channel audit --to node-2027 --overlap-days 30",
+    "ropewalk ledger key approve rotation.json --key ada -o ada.json",
 )
 def key() -> None:
     """List, rotate, retire, revoke and destroy the signing keys of a channel.
@@ -43,7 +42,7 @@ def key() -> None:
     """
 
 
-@key.command("ls", epilog="Examples:\n  ropewalk ledger key ls --channel audit --json\n")
+@key.command("ls", "ropewalk ledger key ls --channel audit --json")
 @channel_option
 def ls(channel: str) -> None:
     """List the keys of a channel with their validity, and other keys that the channel revokes."""
@@ -63,7 +62,7 @@ def ls(channel: str) -> None:
     )
 
 
-@key.command("show", epilog="Examples:\n  ropewalk ledger key show --channel audit\n")
+@key.command("show", "ropewalk ledger key show --channel audit")
 @channel_option
 def show(channel: str) -> None:
     """Show the key changes of a channel in order, and who approved them."""
@@ -91,10 +90,10 @@ def show(channel: str) -> None:
 
 @key.command(
     "rotate",
-    epilog="Examples:\n  ropewalk ledger key rotate --channel audit --to node-2027\n"
-    "  ropewalk ledger key rotate --channel audit --to node-2027 --overlap-days 30 --propose rotation.json\n"
-    "  ropewalk ledger key rotate --channel audit --to node-2027 --proposal rotation.json \\\n"
-    "      --approval ada.json --approval bob.json\n",
+    "ropewalk ledger key rotate --channel audit --to node-2027",
+    "ropewalk ledger key rotate --channel audit --to node-2027 --overlap-days 30 --propose rotation.json",
+    "ropewalk ledger key rotate --channel audit --to node-2027 --proposal rotation.json \\",
+    "    --approval ada.json --approval bob.json",
 )
 @channel_option
 @required("--to", "NAME", "New key; create it with `ropewalk key new`.")
@@ -159,7 +158,7 @@ def rotate(
 def _other(act: Act, name: str, doc: str, example: str) -> None:
     """Add a command for an act that ends a key."""
 
-    @key.command(name, epilog=f"Examples:\n  {example}\n", help=doc)
+    @key.command(name, example, help=doc)
     @channel_option
     @click.argument("which", metavar="KEY")
     @since_option
@@ -199,12 +198,11 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
         )
 
 
-@click.command(
+@command(
     "promote",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger promote --channel audit --to node --propose promotion.json\n"
-    "  ropewalk ledger promote --channel audit --to node --proposal promotion.json \\\n"
-    "      --approval ada.json --approval bob.json\n",
+    "ropewalk ledger promote --channel audit --to node --propose promotion.json",
+    "ropewalk ledger promote --channel audit --to node --proposal promotion.json \\",
+    "    --approval ada.json --approval bob.json",
 )
 @channel_option
 @required("--to", "NAME", "Key that seals from now on; `node` is that of this repository.")
@@ -258,10 +256,7 @@ _other(
 )
 
 
-@key.command(
-    "approve",
-    epilog="Examples:\n  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
-)
+@key.command("approve", "ropewalk ledger key approve rotation.json --key ada -o ada.json")
 @click.argument("proposal")
 @required("--key name", "NAME", "Approver's key; the policy must name it.")
 @option("-o --output", "F", "Output file (default: stdout).", default="-")

@@ -12,9 +12,9 @@ import click
 
 from ropewalk.cli.common.command import (
     MARKS,
-    Group,
     emit,
     emit_line,
+    group,
     parse_input,
     progress,
     say,
@@ -55,9 +55,12 @@ SECTIONS = {
 }
 
 
-@click.group(
+@group(
     "ledger",
-    cls=Group,
+    "ropewalk ledger create --channel audit",
+    "ropewalk ledger envelope --channel audit --domain ops --class Observation --type disk.full \\",
+    "    --payload event.json --key ada | ropewalk ledger append --channel audit --file -",
+    "ropewalk ledger verify --deep",
     sections=SECTIONS,
     lazy={
         "append": "ledger.append:append Append envelopes: check them and seal them into blocks.",
@@ -91,16 +94,12 @@ SECTIONS = {
         "pack": "ledger.storage.archive:pack Compress old segments in place.",
         "restore": "ledger.storage.archive:restore Rebuild a channel from archives, or rehearse that.",
     },
-    epilog="Examples:\n  ropewalk ledger create --channel audit\n"
-    "  ropewalk ledger envelope --channel audit --domain ops --class Observation --type disk.full \\\n"
-    "      --payload event.json --key ada | ropewalk ledger append --channel audit --file -\n"
-    "  ropewalk ledger verify --deep\n",
 )
 def ledger() -> None:
     """Append, read and prove signed envelopes in channels of sealed, linked blocks."""
 
 
-@ledger.command("create", epilog="Examples:\n  ropewalk ledger create --channel audit --policy strict.json\n")
+@ledger.command("create", "ropewalk ledger create --channel audit --policy strict.json")
 @channel_option
 @option("--key", "NAME", "Key that signs its blocks.", default=NODE_KEY)
 @option("--policy", "F", "Policy bundle of the channel (default: none); see `ledger policy show`.")
@@ -122,7 +121,7 @@ def create(channel: str, key: str, policy: str | None) -> None:
     )
 
 
-@ledger.command("ls", epilog="Examples:\n  ropewalk ledger ls --json\n")
+@ledger.command("ls", "ropewalk ledger ls --json")
 def ls() -> None:
     """List the channels."""
     from ropewalk.ledger.channel.settings import channels
@@ -136,8 +135,8 @@ def ls() -> None:
 
 @ledger.command(
     "envelope",
-    epilog="Examples:\n  ropewalk ledger envelope --channel audit --domain ops --class Command --type deploy \\\n"
-    "      --payload - --key ada --correlation-id c-1 < body.json > envelope.json\n",
+    "ropewalk ledger envelope --channel audit --domain ops --class Command --type deploy \\",
+    "    --payload - --key ada --correlation-id c-1 < body.json > envelope.json",
 )
 @channel_option
 @required("--domain", "D", "Logical boundary, such as ea.core.")
@@ -218,8 +217,8 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
 
 @ledger.command(
     "read",
-    epilog="Examples:\n  ropewalk ledger read --channel audit --from 0 --to 9 --json\n"
-    "  ropewalk ledger read --channel audit --cbor > audit.cbor\n",
+    "ropewalk ledger read --channel audit --from 0 --to 9 --json",
+    "ropewalk ledger read --channel audit --cbor > audit.cbor",
 )
 @channel_option
 @option("--from start", "N", "First height to print.", type=click.IntRange(0), default=0)
@@ -277,7 +276,7 @@ def read(channel: str, start: int, end: int | None, cbor: bool) -> None:
         sys.stdout.flush()
 
 
-@ledger.command("verify", epilog="Examples:\n  ropewalk ledger verify --channel audit --deep --json\n")
+@ledger.command("verify", "ropewalk ledger verify --channel audit --deep --json")
 @option("--channel", "C", "Channel (default: all).")
 @flag("--deep", "Also check every envelope, its evidence, and the index.")
 @option("--trust", "F", "Trust file (default: the channel's own settings).")
@@ -340,7 +339,7 @@ def _certificate(raw: bytes) -> str:
     return text
 
 
-@ledger.command("trust", epilog="Examples:\n  ropewalk ledger trust --channel audit -o trust.json\n")
+@ledger.command("trust", "ropewalk ledger trust --channel audit -o trust.json")
 @channel_option
 @option("-o --output", "F", "Output file (default: stdout).", default="-")
 @repeated("--root roots", "PEM", "Root certificate for evidence; repeatable.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, progress, read_input, say, write_output
+from ropewalk.cli.common.command import emit, group, progress, read_input, say, write_output
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import flag, option, repeated, required
 from ropewalk.cli.ledger.channel import (
@@ -29,19 +29,18 @@ if TYPE_CHECKING:
 STAGES = ("preview", "active", "maintenance", "deprecated", "disabled")
 
 
-@click.group(
+@group(
     "lifecycle",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger lifecycle show\n"
-    "  ropewalk ledger lifecycle rehearse 1.1.x --channel ops\n"
-    "  ropewalk ledger lifecycle set 1.0.x deprecated --sunset 2027-01-01T00:00:00Z\n"
-    "  ropewalk ledger lifecycle notify --channel ops\n",
+    "ropewalk ledger lifecycle show",
+    "ropewalk ledger lifecycle rehearse 1.1.x --channel ops",
+    "ropewalk ledger lifecycle set 1.0.x deprecated --sunset 2027-01-01T00:00:00Z",
+    "ropewalk ledger lifecycle notify --channel ops",
 )
 def lifecycle() -> None:
     """Show and change which versions of envelopes this repository accepts, and until when."""
 
 
-@lifecycle.command("show", epilog="Examples:\n  ropewalk ledger lifecycle show --json\n")
+@lifecycle.command("show", "ropewalk ledger lifecycle show --json")
 def show() -> None:
     """Print every version with its stage, sunset and current access."""
     from ropewalk.ledger.versions.lifecycle import notices, read_lifecycle
@@ -62,9 +61,9 @@ def show() -> None:
 
 @lifecycle.command(
     "set",
-    epilog="Examples:\n  ropewalk ledger lifecycle set 1.0.x maintenance\n"
-    "  ropewalk ledger lifecycle set 1.0.x deprecated --sunset 2027-01-01T00:00:00Z --grace-days 90\n"
-    "  ropewalk ledger lifecycle set 1.1.x active --channel ops --guide migration.md\n",
+    "ropewalk ledger lifecycle set 1.0.x maintenance",
+    "ropewalk ledger lifecycle set 1.0.x deprecated --sunset 2027-01-01T00:00:00Z --grace-days 90",
+    "ropewalk ledger lifecycle set 1.1.x active --channel ops --guide migration.md",
 )
 @click.argument("version")
 @click.argument("stage", type=click.Choice(STAGES))
@@ -153,10 +152,10 @@ def _documents(channel: str, version: str, guide: str | None, transcript: str | 
 
 @lifecycle.command(
     "rehearse",
-    epilog="Examples:\n  ropewalk ledger lifecycle rehearse 1.1.x --channel ops\n"
-    "  ropewalk ledger lifecycle rehearse 1.0.x --downgrade --channel ops --reducer deployments\n"
-    "  ropewalk ledger lifecycle rehearse 1.1.x --channel ops -o rehearsal.json\n"
-    "  ropewalk ledger append --channel ops --file rehearsal.json\n",
+    "ropewalk ledger lifecycle rehearse 1.1.x --channel ops",
+    "ropewalk ledger lifecycle rehearse 1.0.x --downgrade --channel ops --reducer deployments",
+    "ropewalk ledger lifecycle rehearse 1.1.x --channel ops -o rehearsal.json",
+    "ropewalk ledger append --channel ops --file rehearsal.json",
 )
 @click.argument("version")
 @flag("--downgrade", "Rehearse the way back: from the newest version to VERSION.")
@@ -207,7 +206,7 @@ def rehearse(
     emit(answer, f"ok  {source} → {target}  blocks={done.blocks} state_root={root} on both  {where}")
 
 
-@lifecycle.command("notify", epilog="Examples:\n  ropewalk ledger lifecycle notify --channel ops\n")
+@lifecycle.command("notify", "ropewalk ledger lifecycle notify --channel ops")
 @required("--channel", "C", "The channel that takes the alerts.")
 def notify(channel: str) -> None:
     """Append an Alert for every version 30, 14 or 7 days before its sunset, once each. Run it daily."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input, progress
+from ropewalk.cli.common.command import emit, group, parse_input, progress
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys, only_channel
@@ -16,11 +16,10 @@ from ropewalk.cli.ledger.storage.replay import named_reducer
 channel_choice = option("--channel", "C", "Channel that records muscles (default: the only one).")
 
 
-@click.group(
+@group(
     "muscle",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger muscle publish tally.json --evidence evidence.json --reducer tally:fold\n"
-    "  ropewalk ledger muscle ls\n",
+    "ropewalk ledger muscle publish tally.json --evidence evidence.json --reducer tally:fold",
+    "ropewalk ledger muscle ls",
 )
 def muscle() -> None:
     """Publish programs (muscles) with the versions of envelopes they support.
@@ -31,9 +30,9 @@ def muscle() -> None:
 
 @muscle.command(
     "publish",
-    epilog="Examples:\n  ropewalk ledger evidence provenance --payload tally.json --key ci \\\n"
-    "      --builder https://builder.example/v1 --build-type https://builder.example/muscle -o evidence.json\n"
-    "  ropewalk ledger muscle publish tally.json --evidence evidence.json --channel ops\n",
+    "ropewalk ledger evidence provenance --payload tally.json --key ci \\",
+    "    --builder https://builder.example/v1 --build-type https://builder.example/muscle -o evidence.json",
+    "ropewalk ledger muscle publish tally.json --evidence evidence.json --channel ops",
 )
 @click.argument("file")
 @channel_choice
@@ -81,7 +80,7 @@ def publish(file: str, channel: str | None, evidence: str | None, reducer: str) 
     )
 
 
-@muscle.command("ls", epilog="Examples:\n  ropewalk ledger muscle ls --json\n")
+@muscle.command("ls", "ropewalk ledger muscle ls --json")
 @option("--channel", "C", "List only this channel (default: all).")
 def ls(channel: str | None) -> None:
     """List the active muscles."""
@@ -108,7 +107,7 @@ def ls(channel: str | None) -> None:
     )
 
 
-@muscle.command("retire", epilog="Examples:\n  ropewalk ledger muscle retire tally --channel ops\n")
+@muscle.command("retire", "ropewalk ledger muscle retire tally --channel ops")
 @click.argument("name")
 @channel_choice
 def retire(name: str, channel: str | None) -> None:

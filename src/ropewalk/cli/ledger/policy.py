@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input
+from ropewalk.cli.common.command import emit, group, parse_input
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, required
 from ropewalk.cli.ledger.key import (
@@ -28,17 +28,16 @@ if TYPE_CHECKING:
 DENIED = 6
 
 
-@click.group(
+@group(
     "policy",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger policy show > strict.json\n"
-    "  ropewalk ledger policy check --file envelope.json --policy strict.json\n",
+    "ropewalk ledger policy show > strict.json",
+    "ropewalk ledger policy check --file envelope.json --policy strict.json",
 )
 def policy() -> None:
     """Show, check, hash and rotate policies."""
 
 
-@policy.command("show", epilog="Examples:\n  ropewalk ledger policy show --channel audit\n")
+@policy.command("show", "ropewalk ledger policy show --channel audit")
 @option("--channel", "C", "Use the policy of this channel (default: the built-in strict policy).")
 def show(channel: str | None) -> None:
     """Print a policy bundle."""
@@ -49,7 +48,7 @@ def show(channel: str | None) -> None:
     emit({"policy": json.loads(raw), "policy_hash": found.hash.hex()}, raw)
 
 
-@policy.command("hash", epilog="Examples:\n  ropewalk ledger policy hash --policy strict.json\n")
+@policy.command("hash", "ropewalk ledger policy hash --policy strict.json")
 @option("--policy file", "F", "A policy bundle.")
 @option("--channel", "C", "Use the policy of this channel (default: the built-in strict policy).")
 def hash_(file: str | None, channel: str | None) -> None:
@@ -60,9 +59,9 @@ def hash_(file: str | None, channel: str | None) -> None:
 
 @policy.command(
     "rotate",
-    epilog="Examples:\n  ropewalk ledger policy rotate --channel audit --policy strict.json --propose rotation.json\n"
-    "  ropewalk ledger policy rotate --channel audit --policy strict.json --proposal rotation.json \\\n"
-    "      --approval ada.json --approval bob.json\n",
+    "ropewalk ledger policy rotate --channel audit --policy strict.json --propose rotation.json",
+    "ropewalk ledger policy rotate --channel audit --policy strict.json --proposal rotation.json \\",
+    "    --approval ada.json --approval bob.json",
 )
 @channel_option
 @required("--policy file", "F", "The new policy bundle.")
@@ -104,9 +103,7 @@ def rotate(
     )
 
 
-@policy.command(
-    "check", epilog="Examples:\n  ropewalk ledger policy check --file envelope.json --channel audit\n"
-)
+@policy.command("check", "ropewalk ledger policy check --file envelope.json --channel audit")
 @required("--file envelope", "F", "Envelope; `-` reads stdin.")
 @option("--policy file", "F", "A policy bundle.")
 @option("--channel", "C", "Use the policy of this channel (default: the built-in strict policy).")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, write_output
+from ropewalk.cli.common.command import command, emit, write_output
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, required
 
 
-@click.command(
+@command(
     "prove",
-    cls=Command,
-    epilog="Examples:\n"
-    "  ropewalk ledger prove $(ropewalk ledger read --channel audit | awk 'END {print $NF}') -o proof.json\n",
+    "ropewalk ledger prove $(ropewalk ledger read --channel audit | awk 'END {print $NF}') -o proof.json",
 )
 @click.argument("envelope_id")
 @required("-o --output", "F", "Output file for the proof.")
@@ -41,11 +39,7 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
     )
 
 
-@click.command(
-    "consistency",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger consistency --channel audit --old 100 --new 200 -o c.json\n",
-)
+@command("consistency", "ropewalk ledger consistency --channel audit --old 100 --new 200 -o c.json")
 @channel_option
 @required("--old", "N", "Number of blocks of the older head.", type=click.IntRange(0))
 @required("--new", "N", "Number of blocks of the newer head.", type=click.IntRange(0))

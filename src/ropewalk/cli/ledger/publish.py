@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, say, write_output
+from ropewalk.cli.common.command import command, emit, say, write_output
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, choice, option, required
 from ropewalk.cli.ledger.channel import channel_key
@@ -38,13 +38,12 @@ def warn_default_host(host: str, channel: str) -> None:
         )
 
 
-@click.command(
+@command(
     "receipt",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger receipt -o receipt.cose \\\n"
-    "      $(ropewalk ledger read --channel audit | awk 'END {print $NF}')\n"
-    "  ropewalk ledger receipt --form tlog -o entry.tlog-proof \\\n"
-    "      $(ropewalk ledger read --channel audit | awk 'END {print $NF}')\n",
+    "ropewalk ledger receipt -o receipt.cose \\",
+    "    $(ropewalk ledger read --channel audit | awk 'END {print $NF}')",
+    "ropewalk ledger receipt --form tlog -o entry.tlog-proof \\",
+    "    $(ropewalk ledger read --channel audit | awk 'END {print $NF}')",
 )
 @click.argument("envelope_id")
 @required("-o --output", "F", "Output file.")
@@ -77,11 +76,7 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
     )
 
 
-@click.command(
-    "tiles",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger tiles --channel audit --host log.example.org -o public/\n",
-)
+@command("tiles", "ropewalk ledger tiles --channel audit --host log.example.org -o public/")
 @channel_option
 @required("-o --output", "DIR", "The folder to publish.")
 @host_option
@@ -111,11 +106,10 @@ def tiles(channel: str, output: str, host: str) -> None:
     )
 
 
-@click.command(
+@command(
     "timestamp",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger timestamp head.note --tsa https://tsa.example/ --tsa-root root.pem\n"
-    "  ropewalk verify head.note --trust trust.json --timestamp head.note.tsr --tsa-root root.pem\n",
+    "ropewalk ledger timestamp head.note --tsa https://tsa.example/ --tsa-root root.pem",
+    "ropewalk verify head.note --trust trust.json --timestamp head.note.tsr --tsa-root root.pem",
 )
 @click.argument("file", metavar="FILE")
 @required("--tsa", "URL", "Address of the time stamp authority.")

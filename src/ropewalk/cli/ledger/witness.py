@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, say
+from ropewalk.cli.common.command import emit, group, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated
 from ropewalk.cli.ledger.channel import channel_key
@@ -12,12 +12,12 @@ from ropewalk.cli.ledger.publish import host_option, warn_default_host
 from ropewalk.kernel.terminal_text import printable
 
 
-@click.group(
+@group(
     "witness",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger witness set --channel audit --host log.example.org \\\n"
-    "      --witness https://witness.example.net=witness.example.net+1a2b3c4d+BAID… --threshold 1\n"
-    "  ropewalk ledger witness send --channel audit\n  ropewalk ledger witness show --channel audit\n",
+    "ropewalk ledger witness set --channel audit --host log.example.org \\",
+    "    --witness https://witness.example.net=witness.example.net+1a2b3c4d+BAID… --threshold 1",
+    "ropewalk ledger witness send --channel audit",
+    "ropewalk ledger witness show --channel audit",
 )
 def witness() -> None:
     """Set the witnesses of a channel, and ask them to cosign its head (C2SP tlog-witness)."""
@@ -25,10 +25,10 @@ def witness() -> None:
 
 @witness.command(
     "set",
-    epilog="Examples:\n  ropewalk ledger witness set --channel audit --host log.example.org \\\n"
-    "      --witness https://w1.example=w1.example+1a2b3c4d+BAID… \\\n"
-    "      --witness https://w2.example=w2.example+5e6f7a8b+BAID… --threshold 2 --fail closed\n"
-    "  ropewalk ledger witness set --channel audit --none\n",
+    "ropewalk ledger witness set --channel audit --host log.example.org \\",
+    "    --witness https://w1.example=w1.example+1a2b3c4d+BAID… \\",
+    "    --witness https://w2.example=w2.example+5e6f7a8b+BAID… --threshold 2 --fail closed",
+    "ropewalk ledger witness set --channel audit --none",
 )
 @channel_option
 @host_option
@@ -97,7 +97,7 @@ def set_(
     )
 
 
-@witness.command("show", epilog="Examples:\n  ropewalk ledger witness show --channel audit --json\n")
+@witness.command("show", "ropewalk ledger witness show --channel audit --json")
 @channel_option
 def show(channel: str) -> None:
     """Show the witnesses of a channel, and the newest head with enough cosignatures."""
@@ -125,7 +125,7 @@ def show(channel: str) -> None:
     emit(answer, "\n".join(map(printable, lines)))
 
 
-@witness.command("send", epilog="Examples:\n  ropewalk ledger witness send --channel audit\n")
+@witness.command("send", "ropewalk ledger witness send --channel audit")
 @channel_option
 def send(channel: str) -> None:
     """Send the head of the channel to all its witnesses now. Exit 7 unless enough of them cosign.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import MARKS, Command, emit
+from ropewalk.cli.common.command import MARKS, command, emit
 from ropewalk.cli.common.options import option
 from ropewalk.cli.pipeline.running import cache_folder
 from ropewalk.errors import RopewalkError, Unavailable
@@ -20,11 +20,7 @@ PACKAGES = {"pyspark": (4, 0), "pyarrow": (15, 0), "pandas": (2, 2), "duckdb": (
 MEMORY_MIN_MB = 2048
 
 
-@click.command(
-    "doctor",
-    cls=Command,
-    epilog="Examples:\n  ropewalk pipeline doctor\n  ropewalk pipeline doctor --warehouse ./tables\n",
-)
+@command("doctor", "ropewalk pipeline doctor", "ropewalk pipeline doctor --warehouse ./tables")
 @option("--warehouse", "DIR", "Also check this warehouse.", type=click.Path(path_type=Path))
 def doctor(warehouse: Path | None) -> None:
     """Check Java, memory, package versions and, if named, a warehouse. Exit 7 if the pipeline cannot run."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, read_input, say, session, write_output
+from ropewalk.cli.common.command import command, emit, read_input, say, session, write_output
 from ropewalk.cli.common.locations import NODE_KEY, key_folder
 from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
@@ -29,12 +29,11 @@ channels_option = option("--channels", "A,B", "Only these channels; default: all
 key_option = option("--key key_name", "NAME", "Who signs.", default=NODE_KEY)
 
 
-@click.command(
+@command(
     "replay",
-    cls=Command,
-    epilog="Examples:\n  ropewalk pipeline replay --warehouse ./tables --reducer counts\n"
-    "  ropewalk pipeline replay --warehouse ./tables --reducer mine:fold --snapshot-every 1000\n"
-    "  ropewalk pipeline replay --warehouse ./tables --from-start\n",
+    "ropewalk pipeline replay --warehouse ./tables --reducer counts",
+    "ropewalk pipeline replay --warehouse ./tables --reducer mine:fold --snapshot-every 1000",
+    "ropewalk pipeline replay --warehouse ./tables --from-start",
 )
 @warehouse_option
 @source_option
@@ -110,11 +109,7 @@ def _replay_line(each: Any) -> str:
     )
 
 
-@click.command(
-    "export",
-    cls=Command,
-    epilog="Examples:\n  ropewalk pipeline export --warehouse ./tables --blocks 1000\n",
-)
+@command("export", "ropewalk pipeline export --warehouse ./tables --blocks 1000")
 @warehouse_option
 @source_option
 @channels_option
@@ -151,7 +146,7 @@ def export(job: Job, channels: str | None, blocks: int, start: int, end: int | N
     )
 
 
-@click.command("compact", cls=Command, epilog="Examples:\n  ropewalk pipeline compact --warehouse ./tables\n")
+@command("compact", "ropewalk pipeline compact --warehouse ./tables")
 @warehouse_option
 @source_option
 @channels_option
@@ -175,12 +170,11 @@ def compact(job: Job, channels: str | None, blocks: int) -> None:
     )
 
 
-@click.command(
+@command(
     "health",
-    cls=Command,
-    epilog="Examples:\n  ropewalk pipeline health --warehouse ./tables --json\n"
-    "  ropewalk pipeline health --warehouse ./tables --trust TRUST.json\n"
-    "  ropewalk pipeline health --warehouse ./tables --metrics /var/lib/node_exporter/ropewalk.prom\n",
+    "ropewalk pipeline health --warehouse ./tables --json",
+    "ropewalk pipeline health --warehouse ./tables --trust TRUST.json",
+    "ropewalk pipeline health --warehouse ./tables --metrics /var/lib/node_exporter/ropewalk.prom",
 )
 @warehouse_option
 @source_option
@@ -264,11 +258,7 @@ def _health_line(each: Any) -> str:
     return f"{mark}  {where}: {age}{chain if each.attested else ''}, {each.policy_hash_mismatch} policy mismatches{why}"
 
 
-@click.command(
-    "report",
-    cls=Command,
-    epilog="Examples:\n  ropewalk pipeline report --warehouse ./tables -o report.html\n",
-)
+@command("report", "ropewalk pipeline report --warehouse ./tables -o report.html")
 @warehouse_option
 @option("-o output", "F", "Where the page goes; default: <warehouse>/report.html.")
 @click.option("--source", hidden=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, emit_line, say, session, write_output
+from ropewalk.cli.common.command import emit, emit_line, group, say, session, write_output
 from ropewalk.cli.common.options import choice, flag, option
 from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
@@ -28,18 +28,14 @@ from ropewalk.cli.pipeline.running import (
 if TYPE_CHECKING:
     from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 
-EXAMPLES = """Examples:
-  ropewalk pipeline ingest --warehouse ./tables
-  ropewalk pipeline sql --warehouse ./tables "SELECT topic, count(*) FROM events GROUP BY topic"
-  ropewalk pipeline verify --warehouse ./tables --tables
-"""
 FAILED = 5
 
 
-@click.group(
+@group(
     "pipeline",
-    cls=Group,
-    epilog=EXAMPLES,
+    "ropewalk pipeline ingest --warehouse ./tables",
+    'ropewalk pipeline sql --warehouse ./tables "SELECT topic, count(*) FROM events GROUP BY topic"',
+    "ropewalk pipeline verify --warehouse ./tables --tables",
     lazy={
         "replay": "pipeline.jobs:replay Fold channels into states, verified in parallel.",
         "export": "pipeline.jobs:export Write proof bundles, one per range of heights.",
@@ -57,8 +53,8 @@ def pipeline() -> None:
 
 @pipeline.command(
     "ingest",
-    epilog="Examples:\n  ropewalk pipeline ingest --warehouse ./tables --group analytics\n"
-    "  ropewalk pipeline ingest --warehouse ./tables --follow\n",
+    "ropewalk pipeline ingest --warehouse ./tables --group analytics",
+    "ropewalk pipeline ingest --warehouse ./tables --follow",
 )
 @warehouse_option
 @source_option
@@ -152,8 +148,8 @@ def _teller(as_json: bool) -> Callable[[Manifest], None]:
 
 @pipeline.command(
     "verify",
-    epilog="Examples:\n  ropewalk pipeline verify --warehouse ./tables\n"
-    "  ropewalk pipeline verify --warehouse ./tables --tables\n",
+    "ropewalk pipeline verify --warehouse ./tables",
+    "ropewalk pipeline verify --warehouse ./tables --tables",
 )
 @warehouse_option
 @source_option
@@ -225,7 +221,7 @@ def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
     store.note("verdicts", f"verify-{now_ms()}", table)
 
 
-@pipeline.command("status", epilog="Examples:\n  ropewalk pipeline status --warehouse ./tables\n")
+@pipeline.command("status", "ropewalk pipeline status --warehouse ./tables")
 @warehouse_option
 @source_option
 @option("--limit", "N", "Only the newest.", type=click.IntRange(1), default=20)
@@ -304,8 +300,8 @@ def _status_text(value: dict[str, Any]) -> str:
 
 @pipeline.command(
     "tables",
-    epilog="Examples:\n  ropewalk pipeline tables --warehouse ./tables\n"
-    "  ropewalk pipeline tables --warehouse ./tables --format iceberg\n",
+    "ropewalk pipeline tables --warehouse ./tables",
+    "ropewalk pipeline tables --warehouse ./tables --format iceberg",
 )
 @warehouse_option
 @choice(
@@ -348,8 +344,7 @@ def _table_line(table: dict[str, Any]) -> str:
 
 
 @pipeline.command(
-    "sql",
-    epilog='Examples:\n  ropewalk pipeline sql --warehouse ./tables "SELECT * FROM deployments WHERE current"\n',
+    "sql", 'ropewalk pipeline sql --warehouse ./tables "SELECT * FROM deployments WHERE current"'
 )
 @warehouse_option
 @click.argument("query")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.command import emit, group
 from ropewalk.cli.common.options import option
 from ropewalk.cli.pipeline.running import (
     Job,
@@ -23,14 +23,12 @@ LISTED = (
 )
 
 
-@click.group(
-    "quarantine", cls=Group, epilog="Examples:\n  ropewalk pipeline quarantine ls --warehouse ./tables\n"
-)
+@group("quarantine", "ropewalk pipeline quarantine ls --warehouse ./tables")
 def quarantine() -> None:
     """List entries that did not verify, and verify them again."""
 
 
-@quarantine.command("ls", epilog="Examples:\n  ropewalk pipeline quarantine ls --warehouse ./tables\n")
+@quarantine.command("ls", "ropewalk pipeline quarantine ls --warehouse ./tables")
 @warehouse_option
 @option("--limit", "N", "Maximum number of rows.", type=click.IntRange(1), default=100)
 def list_rejected(warehouse: Path, limit: int) -> None:
@@ -42,7 +40,7 @@ def list_rejected(warehouse: Path, limit: int) -> None:
     emit(answer.to_json(), answer.to_text if answer.rows else lambda: "nothing is in quarantine")
 
 
-@quarantine.command("retry", epilog="Examples:\n  ropewalk pipeline quarantine retry --warehouse ./tables\n")
+@quarantine.command("retry", "ropewalk pipeline quarantine retry --warehouse ./tables")
 @warehouse_option
 @source_option
 @spark_options

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import Command, emit_line, fail, say, session
+from ropewalk.cli.common.command import command, emit_line, fail, say, session
 from ropewalk.cli.common.options import option
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.pipeline.running import cache_folder, warehouse_option
@@ -84,11 +84,10 @@ class SqlShell:
         return True
 
 
-@click.command(
+@command(
     "shell",
-    cls=Command,
-    epilog="Examples:\n  ropewalk pipeline shell --warehouse ./tables\n"
-    "  ropewalk pipeline shell --warehouse ./tables --json < queries.sql\n",
+    "ropewalk pipeline shell --warehouse ./tables",
+    "ropewalk pipeline shell --warehouse ./tables --json < queries.sql",
 )
 @warehouse_option
 @option("--limit", "N", "Maximum number of rows.", type=click.IntRange(1), default=1_000)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, say
+from ropewalk.cli.common.command import emit, group, say
 from ropewalk.cli.common.locations import NODE_KEY, here, login, signing_key
 from ropewalk.cli.common.options import option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
@@ -17,17 +17,17 @@ from ropewalk.errors import InvalidName, NotFound
 file_option = option("--file file", "FILE", "The auth file; default: ropewalk/auth.json in the repository.")
 
 
-@click.group(
+@group(
     "auth",
-    cls=Group,
-    epilog="Examples:\n  ropewalk auth add ada --right shiplog/prod:read,append\n  ropewalk auth ls\n"
-    "  ropewalk auth revoke ada\n",
+    "ropewalk auth add ada --right shiplog/prod:read,append",
+    "ropewalk auth ls",
+    "ropewalk auth revoke ada",
 )
 def auth() -> None:
     """Identities and rights of the clients of `ropewalk serve`."""
 
 
-@auth.command("add", epilog="Examples:\n  ropewalk auth add ci --right 'messages/jobs.**:read,append'\n")
+@auth.command("add", "ropewalk auth add ci --right 'messages/jobs.**:read,append'")
 @click.argument("name")
 @repeated(
     "--right rights",
@@ -69,7 +69,7 @@ def add(name: str, rights: tuple[str, ...], certificate_sha256: str | None, file
         say(f"{name} has no right yet: --right LOG:ACTION gives one")
 
 
-@auth.command("ls", epilog="Examples:\n  ropewalk auth ls --json\n")
+@auth.command("ls", "ropewalk auth ls --json")
 @file_option
 def ls(file: str | None) -> None:
     """List the clients and their rights."""
@@ -94,7 +94,7 @@ def ls(file: str | None) -> None:
     emit({"clients": rows, "anonymous": [right.to_json() for right in rules.anonymous]}, plain)
 
 
-@auth.command("revoke", epilog="Examples:\n  ropewalk auth revoke ada\n")
+@auth.command("revoke", "ropewalk auth revoke ada")
 @click.argument("name")
 @file_option
 def revoke(name: str, file: str | None) -> None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import sys
 
-import click
-
-from ropewalk.cli.common.command import Command, emit_line
+from ropewalk.cli.common.command import command, emit_line
 from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
 
-@click.command(
-    "rpc",
-    cls=Command,
-    epilog='Examples:\n  echo \'{"id":1,"method":"shiplog.read","params":{"ns":"demo"}}\' | gatosd rpc\n',
-)
+@command("rpc", 'echo \'{"id":1,"method":"shiplog.read","params":{"ns":"demo"}}\' | gatosd rpc')
 def rpc() -> None:
     """Answer JSON requests on stdin, one a line, until it ends.
 
@@ -32,9 +26,7 @@ def rpc() -> None:
             emit_line(answer)
 
 
-@click.command(
-    "messages-read", cls=Command, epilog="Examples:\n  gatosd messages-read --topic jobs --limit 100\n"
-)
+@command("messages-read", "gatosd messages-read --topic jobs --limit 100")
 @required("--topic", "TOPIC", "The topic.")
 @option("--since-ulid", "ULID", "Only messages after this one.")
 @option("--limit", "N", "How many at most (512 is the most).", type=int, default=128)

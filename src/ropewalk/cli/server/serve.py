@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ropewalk.cli.common.command import Command, emit_line, parse_input, say, session
+from ropewalk.cli.common.command import command, emit_line, parse_input, say, session
 from ropewalk.cli.common.locations import here, login, named_writer, sealing_key, signing_key
 from ropewalk.cli.common.options import choice, flag, option, repeated
 from ropewalk.cli.common.tls_options import address_option
@@ -48,11 +48,11 @@ def need_server() -> None:
         )
 
 
-@click.command(
+@command(
     "serve",
-    cls=Command,
-    epilog="Examples:\n  ropewalk serve\n  ropewalk serve --port 0 --json\n"
-    "  ropewalk serve --host 0.0.0.0 --auth auth.json --tls-cert cert.pem --tls-key key.pem\n",
+    "ropewalk serve",
+    "ropewalk serve --port 0 --json",
+    "ropewalk serve --host 0.0.0.0 --auth auth.json --tls-cert cert.pem --tls-key key.pem",
 )
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
 @option("--port", "P", "Port; 0 takes a free one.", type=click.IntRange(0, 65535), default=PORT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, emit_line, parse_input, session
+from ropewalk.cli.common.command import emit, emit_line, group, parse_input, session
 from ropewalk.cli.common.hangup import Hangup
 from ropewalk.cli.common.locations import here, signing_key
 from ropewalk.cli.common.options import flag, option
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
 
 
-@click.group(
+@group(
     "watch",
-    cls=Group,
+    "ropewalk watch --once",
+    "ropewalk watch --config watch.json",
+    "ropewalk watch status",
     invoke_without_command=True,
-    epilog="Examples:\n  ropewalk watch --once\n  ropewalk watch --config watch.json\n  ropewalk watch status\n",
 )
 @flag("--once", "Do one round; exit 5 if an alert fires.")
 @option("--config", "FILE", "What to watch and where alerts go, as JSON.")
@@ -68,7 +69,7 @@ def watch(context: click.Context, once: bool, config: str | None) -> None:
         stop.wait(settings.interval_s)
 
 
-@watch.command("status", epilog="Examples:\n  ropewalk watch status --json\n")
+@watch.command("status", "ropewalk watch status --json")
 def status() -> None:
     """Print what the last round found and did."""
     from ropewalk.server.watch.alerts import for_alertmanager, moment

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.common.command import Command, emit_line, say, session
+from ropewalk.cli.common.command import command, emit_line, say, session
 from ropewalk.cli.common.options import option, repeated
 from ropewalk.cli.common.serving import log_to_stderr, read_token
 from ropewalk.cli.git.events import opened
@@ -19,12 +19,11 @@ REPLAY_FRAMES = 10_000  # written out so that --help loads no engine; a test com
 REPLAY_MINUTES = 15.0
 
 
-@click.command(
+@command(
     "proxy",
-    cls=Command,
-    epilog="Examples:\n  ropewalk stream proxy ws://origin.example:8090 --port 8091\n"
-    "  ropewalk stream proxy ws://origin.example:8090 --port 8091 --topic 'jobs.**' --ref 'refs/gatos/state/**'\n"
-    "  ropewalk --repo log.git stream proxy ws://origin.example:8090 --port 8091 --upstream-token-file token.txt\n",
+    "ropewalk stream proxy ws://origin.example:8090 --port 8091",
+    "ropewalk stream proxy ws://origin.example:8090 --port 8091 --topic 'jobs.**' --ref 'refs/gatos/state/**'",
+    "ropewalk --repo log.git stream proxy ws://origin.example:8090 --port 8091 --upstream-token-file token.txt",
 )
 @click.argument("upstream_url")
 @serving_options(REPLAY_FRAMES, REPLAY_MINUTES)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.common.command import Group, say
+from ropewalk.cli.common.command import group, say
 from ropewalk.cli.common.options import option, repeated, required, together
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.git.events import opened
@@ -83,16 +83,15 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
     )
 
 
-@click.group(
+@group(
     "stream",
-    cls=Group,
+    "ropewalk stream serve --port 8090",
+    "ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*' --ref 'refs/gatos/shiplog/**'",
+    "ropewalk stream proxy ws://127.0.0.1:8090 --port 8091",
     lazy={
         "sub": "stream.subscribe:sub Print the frames of a stream as they arrive.",
         "proxy": "stream.proxy:proxy Serve the stream of another server to more clients.",
     },
-    epilog="Examples:\n  ropewalk stream serve --port 8090\n"
-    "  ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*' --ref 'refs/gatos/shiplog/**'\n"
-    "  ropewalk stream proxy ws://127.0.0.1:8090 --port 8091\n",
 )
 def stream() -> None:
     """Serve, relay and print live changes of refs and topics."""
@@ -100,9 +99,9 @@ def stream() -> None:
 
 @stream.command(
     "serve",
-    epilog="Examples:\n  ropewalk stream serve --port 8090\n"
-    "  ropewalk stream serve --host 0.0.0.0 --port 8090 --token-file token.txt\n"
-    "  ropewalk stream serve --port 8090 --origin https://ops.example\n",
+    "ropewalk stream serve --port 8090",
+    "ropewalk stream serve --host 0.0.0.0 --port 8090 --token-file token.txt",
+    "ropewalk stream serve --port 8090 --origin https://ops.example",
 )
 @serving_options(REPLAY_FRAMES, REPLAY_MINUTES, envvar="STREAM_REPLAY_LIMIT")
 def serve(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, drop_output, emit, emit_line, say, session
+from ropewalk.cli.common.command import command, drop_output, emit, emit_line, say, session
 from ropewalk.cli.common.hangup import has_ended, output_pipe
 from ropewalk.cli.common.options import flag, option, repeated
 from ropewalk.cli.common.serving import log_to_stderr, read_token
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from ropewalk.stream.core.subscriber import Item
 
 
-@click.command(
+@command(
     "sub",
-    cls=Command,
-    epilog="Examples:\n  ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*'\n"
-    "  ropewalk stream sub ws://127.0.0.1:8090 --ref 'refs/gatos/**' --since-seq 0 --jsonl\n"
-    "  ropewalk stream sub ws://127.0.0.1:8090 --topic jobs --limit 1 --json\n",
+    "ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*'",
+    "ropewalk stream sub ws://127.0.0.1:8090 --ref 'refs/gatos/**' --since-seq 0 --jsonl",
+    "ropewalk stream sub ws://127.0.0.1:8090 --topic jobs --limit 1 --json",
 )
 @click.argument("url")
 @repeated("--ref refs", "PATTERN", "Refs below refs/gatos/ to subscribe to; repeatable.")

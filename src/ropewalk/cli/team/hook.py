@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, say
+from ropewalk.cli.common.command import emit, group, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import repeated
 from ropewalk.disk.repository_paths import absolute
@@ -20,15 +20,15 @@ MARK = "# installed by `ropewalk hook install`"
 SIGNED = "ropewalk.signedLogs"  # git configuration: patterns of logs whose commits must be signed
 
 
-@click.group("hook", cls=Group, epilog="Examples:\n  ropewalk hook install --repo /srv/log.git\n")
+@group("hook", "ropewalk hook install --repo /srv/log.git")
 def hook() -> None:
     """Install and run the server-side hook that checks pushes."""
 
 
 @hook.command(
     "install",
-    epilog="Examples:\n  ropewalk hook install --repo /srv/log.git\n"
-    "  ropewalk hook install --repo /srv/log.git --require-signed 'shiplog/prod'\n",
+    "ropewalk hook install --repo /srv/log.git",
+    "ropewalk hook install --repo /srv/log.git --require-signed 'shiplog/prod'",
 )
 @repeated(
     "--require-signed signed",
@@ -69,7 +69,7 @@ def install(signed: tuple[str, ...]) -> None:
     emit({"path": str(path), "signed": list(signed)}, f"ok  {path}")
 
 
-@hook.command("run", epilog="Examples:\n  ropewalk hook run < updates  # in hooks/pre-receive\n")
+@hook.command("run", "ropewalk hook run < updates  # in hooks/pre-receive")
 def run() -> None:
     """Check the refs of a push, one `<old> <new> <ref>` per line of stdin, as in pre-receive. Exit 6 if refused."""
     from ropewalk.gitlog.sharing.git_command import git_failure, run_git

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.common.command import command, emit, say
 from ropewalk.cli.common.locations import here, login
 from ropewalk.cli.common.options import flag
 from ropewalk.cli.git.events import opened
@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.sharing.exchange import Exchange
 
 
-@click.command(
-    "clone",
-    cls=Command,
-    epilog="Examples:\n  ropewalk clone git@example.org:team/log.git log\n"
-    "  ropewalk clone --bare /srv/log.git copy.git\n",
+@command(
+    "clone", "ropewalk clone git@example.org:team/log.git log", "ropewalk clone --bare /srv/log.git copy.git"
 )
 @click.argument("url")
 @click.argument("folder", metavar="DIR")
@@ -53,7 +50,7 @@ def clone(url: str, folder: str, bare: bool) -> None:
     emit(answer, lambda: "\n".join([f"ok  {place.git_dir}", *_counts(pulled.fetched, "cloned")]))
 
 
-@click.command("pull", cls=Command, epilog="Examples:\n  ropewalk pull\n  ropewalk pull upstream\n")
+@command("pull", "ropewalk pull", "ropewalk pull upstream")
 @click.argument("remote", required=False)
 def pull(remote: str | None) -> None:
     """Fetch the logs of REMOTE (default: origin), verify the new events, and fast-forward the logs here.
@@ -77,9 +74,7 @@ def pull(remote: str | None) -> None:
     )
 
 
-@click.command(
-    "push", cls=Command, epilog="Examples:\n  ropewalk push\n  ropewalk push upstream --no-rebase\n"
-)
+@command("push", "ropewalk push", "ropewalk push upstream --no-rebase")
 @click.argument("remote", required=False)
 @flag("--no-rebase", "Exit with 4 instead of re-appending events where both sides appended.")
 def push(remote: str | None, no_rebase: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input, write_output
+from ropewalk.cli.common.command import emit, group, parse_input, write_output
 from ropewalk.cli.common.locations import here, sealing_key, signing_key
 from ropewalk.cli.common.options import flag, option, required
 from ropewalk.cli.common.tls_options import tls_files, tls_options
@@ -22,11 +22,10 @@ key_options = (
 )
 
 
-@click.group(
+@group(
     "enclave",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger enclave offer --key box --enclave-ref pay-1 -o offer.json\n"
-    "  ropewalk ledger enclave seal --to advertisement.json --trust trust.json --channel pay --file envelope.json\n",
+    "ropewalk ledger enclave offer --key box --enclave-ref pay-1 -o offer.json",
+    "ropewalk ledger enclave seal --to advertisement.json --trust trust.json --channel pay --file envelope.json",
 )
 def enclave() -> None:
     """Seal envelopes so that only an attested enclave can read them.
@@ -36,9 +35,7 @@ def enclave() -> None:
     """
 
 
-@enclave.command(
-    "offer", epilog="Examples:\n  ropewalk ledger enclave offer --key box --enclave-ref pay-1 -o offer.json\n"
-)
+@enclave.command("offer", "ropewalk ledger enclave offer --key box --enclave-ref pay-1 -o offer.json")
 @key_options[0]
 @key_options[1]
 @option("-o --output", "F", "Output file (default: stdout).", default="-")
@@ -61,8 +58,8 @@ def offer(key: str, enclave_ref: str, output: str) -> None:
 
 @enclave.command(
     "seal",
-    epilog="Examples:\n  ropewalk ledger enclave seal --to advertisement.json --trust trust.json --channel pay \\\n"
-    "      --file envelope.json -o sealed.json\n",
+    "ropewalk ledger enclave seal --to advertisement.json --trust trust.json --channel pay \\",
+    "    --file envelope.json -o sealed.json",
 )
 @required("--to advertisement", "F", "The enclave's advertisement.")
 @required("--trust", "F", "A trust file with roots and measurements: whose enclave it may be.")
@@ -97,9 +94,8 @@ def seal(advertisement: str, trust: str, nonce: str | None, channel: str, file: 
 
 @enclave.command(
     "append",
-    epilog="Examples:\n"
-    "  ropewalk ledger enclave append --channel pay --key box --enclave-ref pay-1 --file sealed.json\n"
-    "  bridge | ropewalk ledger enclave append --channel pay --key box --enclave-ref pay-1 --file - --jsonl --json\n",
+    "ropewalk ledger enclave append --channel pay --key box --enclave-ref pay-1 --file sealed.json",
+    "bridge | ropewalk ledger enclave append --channel pay --key box --enclave-ref pay-1 --file - --jsonl --json",
 )
 @key_options[0]
 @key_options[1]
@@ -139,9 +135,8 @@ def _key(name: str, enclave_ref: str) -> EnclaveKey:
 
 @enclave.command(
     "bridge",
-    epilog="Examples:\n"
-    "  carrier | ropewalk ledger enclave bridge --inbox pay --key box --enclave-ref pay-1 --file - \\\n"
-    "      --public quic://ledger.example:7400 --public-channel anchors --tls pki/pay --attest-command ./attest\n",
+    "carrier | ropewalk ledger enclave bridge --inbox pay --key box --enclave-ref pay-1 --file - \\",
+    "    --public quic://ledger.example:7400 --public-channel anchors --tls pki/pay --attest-command ./attest",
 )
 @key_options[0]
 @key_options[1]
@@ -186,8 +181,7 @@ def bridge(
 
 @enclave.command(
     "check-anchor",
-    epilog="Examples:\n"
-    "  ropewalk ledger enclave check-anchor --anchor public.json --block inner.json --trust trust.json\n",
+    "ropewalk ledger enclave check-anchor --anchor public.json --block inner.json --trust trust.json",
 )
 @required("--anchor", "F", "Proof of the anchor, as `ledger prove` writes it.")
 @required("--block inner", "F", "Proof of an inner envelope, or a block record.")

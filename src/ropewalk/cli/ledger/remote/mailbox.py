@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input
+from ropewalk.cli.common.command import emit, group, parse_input
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option, required
 from ropewalk.cli.ledger.remote.remote import keys_from_here, run_ledger_server
@@ -17,11 +17,10 @@ SLOTS = 512  # written out so that --help loads no engine; a test compares
 SLOT_BYTES = 32 << 10
 
 
-@click.group(
+@group(
     "mailbox",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger mailbox serve /dev/shm/audit --channel audit\n"
-    "  ropewalk ledger send mailbox:/dev/shm/audit --channel audit --file envelope.json\n",
+    "ropewalk ledger mailbox serve /dev/shm/audit --channel audit",
+    "ropewalk ledger send mailbox:/dev/shm/audit --channel audit --file envelope.json",
 )
 def mailbox() -> None:
     """Serve a channel to local processes through shared memory.
@@ -32,8 +31,8 @@ def mailbox() -> None:
 
 @mailbox.command(
     "serve",
-    epilog="Examples:\n  ropewalk ledger mailbox serve /dev/shm/audit --channel audit\n"
-    "  ropewalk ledger mailbox serve /dev/shm/audit --channel audit --slots 1024 --slot-bytes 4096 --burst 5000\n",
+    "ropewalk ledger mailbox serve /dev/shm/audit --channel audit",
+    "ropewalk ledger mailbox serve /dev/shm/audit --channel audit --slots 1024 --slot-bytes 4096 --burst 5000",
 )
 @click.argument("folder", metavar="FOLDER")
 @required("--channel", "C", "Channel; it must exist.")
@@ -71,9 +70,7 @@ def serve(
     asyncio.run(run_ledger_server(server))
 
 
-@mailbox.command(
-    "show", epilog="Examples:\n  ropewalk ledger mailbox show /dev/shm/audit --trust trust.json\n"
-)
+@mailbox.command("show", "ropewalk ledger mailbox show /dev/shm/audit --trust trust.json")
 @click.argument("folder", metavar="FOLDER")
 @option("--trust", "F", "Trust file with the accepted signers of the mailbox.")
 def show(folder: str, trust: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.common.command import Command, answer_line, counting, emit, parse_input, say
+from ropewalk.cli.common.command import answer_line, command, counting, emit, parse_input, say
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_key
 from ropewalk.cli.common.options import flag, option, repeated, required, together
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
@@ -31,12 +31,11 @@ ATTEST_S = 30.0  # for a command to get evidence from the hardware
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.command(
+@command(
     "serve",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger serve --port 7400 --channel audit\n"
-    "  ropewalk ledger serve --host 0.0.0.0 --port 7400 --tls-cert cert.pem --tls-key key.pem --client-ca ca.pem\n"
-    "  ropewalk ledger serve --quic 0.0.0.0:7400 --grpc 0.0.0.0:7402 --tls pki/server\n",
+    "ropewalk ledger serve --port 7400 --channel audit",
+    "ropewalk ledger serve --host 0.0.0.0 --port 7400 --tls-cert cert.pem --tls-key key.pem --client-ca ca.pem",
+    "ropewalk ledger serve --quic 0.0.0.0:7400 --grpc 0.0.0.0:7402 --tls pki/server",
 )
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
 @option("--port", "P", "Port of tls:// or tcp://; 0 chooses a free one.", type=click.IntRange(0, 65535))
@@ -265,12 +264,11 @@ def _connected(url: str, channel: str, connection: dict[str, Any]) -> RemoteChan
     return remote
 
 
-@click.command(
+@command(
     "send",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger send tcp://127.0.0.1:7400 --channel audit --file envelope.json\n"
-    "  producer | ropewalk ledger send tls://ledger.example:7400 --channel audit --file - --jsonl --json \\\n"
-    "      --tls-cert me.pem --tls-key me.key --server-ca ca.pem --trust trust.json\n",
+    "ropewalk ledger send tcp://127.0.0.1:7400 --channel audit --file envelope.json",
+    "producer | ropewalk ledger send tls://ledger.example:7400 --channel audit --file - --jsonl --json \\",
+    "    --tls-cert me.pem --tls-key me.key --server-ca ca.pem --trust trust.json",
 )
 @click.argument("url")
 @required("--file file", "F", "Envelope as JSON or CBOR; `-` reads stdin.")
@@ -305,13 +303,12 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
         emit(receipt.to_json(), receipt_line(receipt))
 
 
-@click.command(
+@command(
     "pull",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger pull tcp://127.0.0.1:7400 --channel audit --trust trust.json\n"
-    "  ropewalk ledger pull tls://ledger.example:7400 --channel audit --follow --json \\\n"
-    "      --tls-cert me.pem --tls-key me.key --server-ca ca.pem\n"
-    "  ropewalk ledger pull quic://a.example:7400 quic://b.example:7400 --channel audit --forks longest --tls pki/me\n",
+    "ropewalk ledger pull tcp://127.0.0.1:7400 --channel audit --trust trust.json",
+    "ropewalk ledger pull tls://ledger.example:7400 --channel audit --follow --json \\",
+    "    --tls-cert me.pem --tls-key me.key --server-ca ca.pem",
+    "ropewalk ledger pull quic://a.example:7400 quic://b.example:7400 --channel audit --forks longest --tls pki/me",
 )
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @flag("--follow", "Keep running and fetch new blocks; print a result whenever there are some.")

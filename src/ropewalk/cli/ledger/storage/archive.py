@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import MARKS, Command, emit, parse_input, progress, say
+from ropewalk.cli.common.command import MARKS, command, emit, parse_input, progress, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, flag, option, required
 from ropewalk.cli.common.verdict import no_trust_option, verdict_name
@@ -36,12 +36,11 @@ lock_option = option(
 )
 
 
-@click.command(
+@command(
     "archive",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger archive --channel audit --to /mnt/cold --keep-days 90\n"
-    "  ropewalk ledger archive --channel audit --to /mnt/cold --before 10000\n"
-    "  ropewalk verify /mnt/cold --trust trust.json\n",
+    "ropewalk ledger archive --channel audit --to /mnt/cold --keep-days 90",
+    "ropewalk ledger archive --channel audit --to /mnt/cold --before 10000",
+    "ropewalk verify /mnt/cold --trust trust.json",
 )
 @channel_option
 @required("--to", "DIR|s3://BUCKET/PREFIX", "Where archives go; each channel gets a subfolder.")
@@ -94,11 +93,10 @@ def _archived_lines(done: ArchiveResult) -> list[str]:
     return [*lines, f"ok  {done.channel}  {said}"]
 
 
-@click.command(
+@command(
     "pack",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger pack --channel audit --keep-days 7\n"
-    "  ropewalk ledger pack --channel audit --keep-blocks 10000 --json\n",
+    "ropewalk ledger pack --channel audit --keep-days 7",
+    "ropewalk ledger pack --channel audit --keep-blocks 10000 --json",
 )
 @channel_option
 @option("--keep-blocks", "N", "Do not compress the last N blocks.", type=click.IntRange(0))
@@ -124,11 +122,10 @@ def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None
     )
 
 
-@click.command(
+@command(
     "retain",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger retain --channel audit --to /mnt/cold --keep-days 90\n"
-    "  ropewalk ledger retain --channel audit --to s3://audit-archive/ledger --keep-days 90 --lock-days 3650\n",
+    "ropewalk ledger retain --channel audit --to /mnt/cold --keep-days 90",
+    "ropewalk ledger retain --channel audit --to s3://audit-archive/ledger --keep-days 90 --lock-days 3650",
 )
 @channel_option
 @required("--to", "DIR|s3://BUCKET/PREFIX", "Where archives go; reads of dropped blocks go there, too.")
@@ -171,12 +168,10 @@ def retain(
     emit(done.to_json(), f"ok  {channel}  {said}")
 
 
-@click.command(
+@command(
     "restore",
-    cls=Command,
-    epilog="Examples:\n"
-    "  ropewalk ledger restore --from /mnt/cold --channel audit --to-repo rebuilt.git --trust trust.json\n"
-    "  ropewalk ledger restore --from /mnt/cold --channel audit --drill --record drill.json\n",
+    "ropewalk ledger restore --from /mnt/cold --channel audit --to-repo rebuilt.git --trust trust.json",
+    "ropewalk ledger restore --from /mnt/cold --channel audit --drill --record drill.json",
 )
 @required("--from source", "DIR|s3://BUCKET/PREFIX", "Where the archives are.")
 @channel_option

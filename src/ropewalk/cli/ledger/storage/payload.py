@@ -6,24 +6,23 @@ import time
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, write_output
+from ropewalk.cli.common.command import emit, group, write_output
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option, required
 
 
-@click.group(
+@group(
     "payload",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger envelope --channel audit --domain ops --class Observation --type t \\\n"
-    "      --payload body.json --key ada --keep -o one.json\n"
-    "  ropewalk ledger payload show 56b512d0…\n"
-    "  ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'\n",
+    "ropewalk ledger envelope --channel audit --domain ops --class Observation --type t \\",
+    "    --payload body.json --key ada --keep -o one.json",
+    "ropewalk ledger payload show 56b512d0…",
+    "ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'",
 )
 def payload() -> None:
     """Show and erase detached payloads stored by `ledger envelope --keep`."""
 
 
-@payload.command("show", epilog="Examples:\n  ropewalk ledger payload show 56b512d0… -o body.json\n")
+@payload.command("show", "ropewalk ledger payload show 56b512d0… -o body.json")
 @click.argument("payload_hash")
 @option("-o --output", "F", "Output file (default: stdout).", default="-")
 def show(payload_hash: str, output: str) -> None:
@@ -36,10 +35,7 @@ def show(payload_hash: str, output: str) -> None:
         emit({"payload_hash": payload_hash, "bytes": len(raw), "path": output}, f"ok  {len(raw)}  {output}")
 
 
-@payload.command(
-    "erase",
-    epilog="Examples:\n  ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'\n",
-)
+@payload.command("erase", "ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'")
 @click.argument("payload_hash")
 @required("--channel", "C", "Channel to record the erasure in.")
 @option("--reason", "TEXT", "Reason to record permanently; do not include private data.", default="")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, parse_input, say
+from ropewalk.cli.common.command import command, emit, parse_input, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, flag, option
 
@@ -18,12 +18,11 @@ NOT_REPAIRED = 5
 LISTED = 20  # lost blocks that are shown to people; --json has them all
 
 
-@click.command(
+@command(
     "repair",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger repair --channel audit\n"
-    "  ropewalk ledger repair --channel audit --from-archive /mnt/cold\n"
-    "  ropewalk ledger repair --channel audit --from-replica /srv/copy.git\n",
+    "ropewalk ledger repair --channel audit",
+    "ropewalk ledger repair --channel audit --from-archive /mnt/cold",
+    "ropewalk ledger repair --channel audit --from-replica /srv/copy.git",
 )
 @channel_option
 @option(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ropewalk.cli.common.command import (
-    Command,
-    Group,
+    command,
     emit,
+    group,
     parse_input,
     progress,
     say,
@@ -48,12 +48,11 @@ reducer_option = required(
 )
 
 
-@click.command(
+@command(
     "replay",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger replay --channel audit --reducer counts\n"
-    "  ropewalk ledger replay --channel audit --reducer deployments --snapshot-every 1000\n"
-    "  ropewalk ledger replay --channel audit --reducer mine:fold --json\n",
+    "ropewalk ledger replay --channel audit --reducer counts",
+    "ropewalk ledger replay --channel audit --reducer deployments --snapshot-every 1000",
+    "ropewalk ledger replay --channel audit --reducer mine:fold --json",
 )
 @channel_option
 @reducer_option
@@ -111,21 +110,16 @@ def replay(
     )
 
 
-@click.group(
-    "state",
-    cls=Group,
-    epilog="Examples:\n  ropewalk ledger state prove --channel audit --reducer counts --key /total -o state.json\n",
-)
+@group("state", "ropewalk ledger state prove --channel audit --reducer counts --key /total -o state.json")
 def state() -> None:
     """Prove single members of a replayed state."""
 
 
 @state.command(
     "prove",
-    cls=Command,
-    epilog="Examples:\n  ropewalk ledger replay --channel audit --reducer deployments --snapshot-every 1\n"
-    "  ropewalk ledger state prove --channel audit --reducer deployments --key /web/prod -o state.json\n"
-    "  ropewalk verify state.json --trust trust.json\n",
+    "ropewalk ledger replay --channel audit --reducer deployments --snapshot-every 1",
+    "ropewalk ledger state prove --channel audit --reducer deployments --key /web/prod -o state.json",
+    "ropewalk verify state.json --trust trust.json",
 )
 @channel_option
 @reducer_option

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.common.command import command, emit, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.lifecycle import notice_line, version_rows
@@ -17,9 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    "status", cls=Command, epilog="Examples:\n  ropewalk ledger status\n  ropewalk ledger status --json\n"
-)
+@command("status", "ropewalk ledger status", "ropewalk ledger status --json")
 @option("--channel", "C", "Show only this channel.")
 def status(channel: str | None) -> None:
     """Show the state of every channel: head, accepted versions, policy, evidence and warnings.
@@ -102,7 +98,7 @@ def _key_history(found: dict[str, Any]) -> str:
     return printable("  ".join(words + (tiers if set(found["tiers"]) - {"hot"} else [])))
 
 
-@click.command("reindex", cls=Command, epilog="Examples:\n  ropewalk ledger reindex --channel audit\n")
+@command("reindex", "ropewalk ledger reindex --channel audit")
 @option("--channel", "C", "Channel (default: all).")
 def reindex(channel: str | None) -> None:
     """Rebuild the index of a channel from its log. Stop all writers of the channel first."""
