@@ -7,7 +7,8 @@ commit of the repository. The queue is bounded: what finds no room is refused be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -28,20 +29,31 @@ BATCH_MAX = 1_024  # events of one log that share a commit
 # Clients that were just answered often send again at once: the next batch waits for them, at most for a share of the
 # time that the last one took. Else two halves of the clients take turns, with twice as many syncs. A single client
 # never waits.
-GATHER_S = 0.002  # between two looks
 GATHER_SHARE = 0.5
+GATHER_S_MAX = 0.25
 TRIES_MAX = 8  # where another process appends between planning and writing
 
 Outcome = Receipt | RopewalkError
+Answer = Callable[[list[Outcome] | BaseException], None]
 T = TypeVar("T")
+_journal = logging.getLogger("ropewalk.server")
 
 
 @dataclass(slots=True)
 class _Request:
-    drafts: list[Draft | RopewalkError]
+    drafts: Sequence[Draft | RopewalkError]
     key: KeyedRequest | None
-    done: asyncio.Future[list[Outcome]]
-    size: int = 0
+    answer: Answer
+    size: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits for one log. While `timer` runs, as many as `expected` requests begin the next batch at once."""
+
+    waiting: list[_Request]
+    expected: int = 0
+    timer: asyncio.TimerHandle | None = None
 
 
 class AppendQueue:
@@ -59,7 +71,7 @@ class AppendQueue:
         self._keys = keys
         self._waiting_max = waiting_max
         self._threads = ThreadPoolExecutor(threads, "ropewalk-append")
-        self._lanes: dict[tuple[str, str], list[_Request]] = {}
+        self._lanes: dict[tuple[str, str], _Lane] = {}
         self.waiting = self._bytes = 0
         self.closed = False
 
@@ -71,9 +83,32 @@ class AppendQueue:
         key: KeyedRequest | None = None,
         size: int = 0,
     ) -> list[Outcome]:
-        """Record drafts; one outcome each, in order. A receipt means that the event is on disk.
+        """As `put`, for a coroutine: return the outcomes, or raise what refused all of them."""
+        done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
-        A refusal among the drafts is its outcome. If another request with the key was faster, no outcome is returned,
+        def answer(found: list[Outcome] | BaseException) -> None:
+            if done.done():  # the client has left; that does not undo a batch
+                return
+            if isinstance(found, BaseException):
+                done.set_exception(found)
+            else:
+                done.set_result(found)
+
+        self.put(layout, topic, drafts, answer, key, size)
+        return await done
+
+    def put(
+        self,
+        layout: Layout,
+        topic: str,
+        drafts: Sequence[Draft | RopewalkError],
+        answer: Answer,
+        key: KeyedRequest | None = None,
+        size: int = 0,
+    ) -> None:
+        """Record drafts, then call `answer` with one outcome each, in order. A receipt means that the event is on disk.
+
+        A refusal among the drafts is its outcome. If another request with the key was faster, no outcome is given,
         and `key.outcomes` has those of the other request.
         """
         layout.head_ref(topic)  # refuse the name before anything waits for it
@@ -83,18 +118,20 @@ class AppendQueue:
                 "the server is stopping" if self.closed else f"{self.waiting} events wait to be written",
                 advice="Nothing was written; send it again after Retry-After.",
             )
-        loop = asyncio.get_running_loop()
-        request = _Request(list(drafts), key, loop.create_future(), size)
+        request = _Request(drafts, key, answer, size)
         self.waiting += len(drafts)
         self._bytes += size
         name = layout.name, topic
         lane = self._lanes.get(name)
         if lane is None:
-            self._lanes[name] = [request]
-            loop.call_soon(self._begin, layout, topic, loop)  # after all who are ready in this turn
-        else:
-            lane.append(request)
-        return await asyncio.shield(request.done)  # a client that leaves does not undo a batch
+            self._lanes[name] = _Lane([request])
+            asyncio.get_running_loop().call_soon(
+                self._begin, layout, topic
+            )  # after all who are ready in this turn
+            return
+        lane.waiting.append(request)
+        if lane.timer is not None and len(lane.waiting) >= lane.expected:
+            self._begin(layout, topic)
 
     async def drain(self) -> None:
         """Refuse what is new, and wait until all that waits is answered."""
@@ -103,20 +140,27 @@ class AppendQueue:
             await asyncio.sleep(0.01)
         self._threads.shutdown()
 
-    def _begin(self, layout: Layout, topic: str, loop: asyncio.AbstractEventLoop) -> None:
+    def _begin(self, layout: Layout, topic: str) -> None:
+        """Write what waits for a log, or forget the log."""
         lane = self._lanes[layout.name, topic]
-        count, stop = 0, 0
+        if lane.timer is not None:
+            lane.timer.cancel()
+            lane.timer = None
+        count, stop, waiting = 0, 0, lane.waiting
         names: set[bytes] = set()
-        while stop < len(lane) and (stop == 0 or count + len(lane[stop].drafts) <= BATCH_MAX):
-            key = lane[stop].key
+        while stop < len(waiting) and (stop == 0 or count + len(waiting[stop].drafts) <= BATCH_MAX):
+            key = waiting[stop].key
             if key is not None:
                 if key.name in names:  # the next batch answers it from what this one writes
                     break
                 names.add(key.name)
-            count += len(lane[stop].drafts)
+            count += len(waiting[stop].drafts)
             stop += 1
-        batch = lane[:stop]
-        del lane[:stop]
+        if not stop:
+            del self._lanes[layout.name, topic]
+            return
+        batch, lane.waiting = waiting[:stop], waiting[stop:]
+        loop = asyncio.get_running_loop()
         begun = loop.time()
         written = loop.run_in_executor(self._threads, self._write, layout, topic, batch)
         written.add_done_callback(lambda done: self._answer(layout, topic, batch, begun, done))
@@ -129,35 +173,23 @@ class AppendQueue:
         begun: float,
         written: asyncio.Future[list[list[Outcome] | RopewalkError]],
     ) -> None:
+        loop = asyncio.get_running_loop()
+        took = loop.time() - begun
         error = written.exception()
+        lane = self._lanes[layout.name, topic]
+        lane.expected = len(lane.waiting) + len(batch)
         for at, request in enumerate(batch):
             self.waiting -= len(request.drafts)
             self._bytes -= request.size
-            found = error if error is not None else written.result()[at]
-            if isinstance(found, BaseException):
-                request.done.set_exception(found)
-                request.done.exception()  # its client may have gone
-            else:
-                request.done.set_result(found)
-        loop = asyncio.get_running_loop()
-        lane = self._lanes[layout.name, topic]
-        if lane or len(batch) > 1:
-            end = loop.time() + GATHER_SHARE * (loop.time() - begun)
-            self._gather(layout, topic, loop, len(lane) + len(batch), end)
+            try:
+                request.answer(error if error is not None else written.result()[at])
+            except Exception:  # the others of the batch are answered all the same
+                _journal.exception("an append was not answered")
+        if self.closed or lane.expected == 1 or len(lane.waiting) >= lane.expected:
+            self._begin(layout, topic)
         else:
-            del self._lanes[layout.name, topic]
-
-    def _gather(
-        self, layout: Layout, topic: str, loop: asyncio.AbstractEventLoop, expected: int, end: float
-    ) -> None:
-        """Begin the next batch once the clients of the last one are back, or have had their time."""
-        here = len(self._lanes[layout.name, topic])
-        if not self.closed and here < expected and loop.time() < end:
-            loop.call_later(GATHER_S, self._gather, layout, topic, loop, expected, end)
-        elif here:
-            self._begin(layout, topic, loop)
-        else:
-            del self._lanes[layout.name, topic]
+            wait_s = min(GATHER_S_MAX, GATHER_SHARE * took)
+            lane.timer = loop.call_later(wait_s, self._begin, layout, topic)
 
     # In the thread
 

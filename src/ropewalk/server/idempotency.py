@@ -56,12 +56,7 @@ class IdempotencyKeys:
 
     def find(self, client: str, target: str, key: str, body: bytes) -> KeyedRequest:
         """Return the request as it is known, or a new one. A key of another body raises `ContentDiffers`."""
-        if not 0 < len(key) <= KEY_CHARS_MAX or not all(" " < each <= "~" for each in key):
-            raise Invalid(
-                f"Idempotency-Key must be 1 to {KEY_CHARS_MAX} printable ASCII characters, got {len(key)}"
-            )
-        name = hashlib.sha256("\0".join((client, target, key)).encode()).digest()
-        request = KeyedRequest(name, hashlib.sha256(body).hexdigest())
+        request = keyed_request(client, target, key, body)
         self.refresh(request)
         return request
 
@@ -104,6 +99,16 @@ class IdempotencyKeys:
     def close(self) -> None:
         """Close the table."""
         self._tables.close()
+
+
+def keyed_request(client: str, target: str, key: str, body: bytes) -> KeyedRequest:
+    """Return a request with a key, of which nothing else is known yet."""
+    if not 0 < len(key) <= KEY_CHARS_MAX or not all(" " < each <= "~" for each in key):
+        raise Invalid(
+            f"Idempotency-Key must be 1 to {KEY_CHARS_MAX} printable ASCII characters, got {len(key)}"
+        )
+    name = hashlib.sha256("\0".join((client, target, key)).encode()).digest()
+    return KeyedRequest(name, hashlib.sha256(body).hexdigest())
 
 
 def is_final(outcomes: Sequence[Mapping[str, Any]]) -> bool:

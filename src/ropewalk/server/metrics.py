@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ropewalk.bridge.progress import NAMES
 from ropewalk.disk.durable import Disk
+from ropewalk.errors import RopewalkError
 
 if TYPE_CHECKING:
     from ropewalk.server.node import ServerNode
@@ -101,9 +102,10 @@ class Metrics:
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"ropewalk_{name}", text, registry=self.registry)
 
-    def count_appends(self, engine: str, appended: int, refused: int) -> None:
+    def count_outcomes(self, engine: str, outcomes: Sequence[Any]) -> None:
         """Count entries; finding a counter by its labels takes longer than counting."""
-        for outcome, count in (("appended", appended), ("refused", refused)):
+        refused = sum(isinstance(each, RopewalkError) for each in outcomes)
+        for outcome, count in (("appended", len(outcomes) - refused), ("refused", refused)):
             if count:
                 counter = self._appends.get((engine, outcome))
                 if counter is None:

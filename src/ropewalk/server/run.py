@@ -21,6 +21,7 @@ from ropewalk.net.refusals import listening
 from ropewalk.server.auth.auth_file import file_mark
 from ropewalk.server.http.app import API, make_app
 from ropewalk.server.http.connections import StreamSockets, http_protocol
+from ropewalk.server.http.direct import DirectAppends
 from ropewalk.server.http.guard import Gate
 from ropewalk.server.ledger_transports import ledger_server
 from ropewalk.server.node import ServerNode
@@ -142,9 +143,10 @@ def _config(node: ServerNode) -> uvicorn.Config:
     gate = Gate(node)
     settings = node.settings
     budget = connection_budget(settings.connections_max)
+    app = make_app(node, gate)
     config = uvicorn.Config(
-        make_app(node, gate),
-        http=http_protocol(settings.request_seconds, budget),
+        app,
+        http=http_protocol(settings.request_seconds, budget, DirectAppends(node, app)),
         ws=StreamSockets(node, gate),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,

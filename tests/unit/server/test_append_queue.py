@@ -27,6 +27,7 @@ def test_queue_is_bounded_by_bytes(tmp_path, monkeypatch):
 def test_answered_clients_share_the_next_batch(tmp_path, monkeypatch):
     """Clients that started apart are in one batch from then on; they do not take turns in two halves."""
     monkeypatch.setattr("ropewalk.server.append_queue.GATHER_SHARE", 1_000.0)
+    monkeypatch.setattr("ropewalk.server.append_queue.GATHER_S_MAX", LIMIT_S)
     sizes: list[int] = []
     others_came = threading.Event()
 

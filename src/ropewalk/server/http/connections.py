@@ -19,6 +19,7 @@ from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.text_socket import GOODBYE_S, RECEIVED_WAITING_MAX, TextSocket, _as_problem, _problem
 from ropewalk.server.auth.auth_file import Credentials
 from ropewalk.server.auth.rights import Identity
+from ropewalk.server.http.direct import DirectAppend, DirectAppends
 from ropewalk.server.http.guard import Gate
 from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of, http_problem
 from ropewalk.server.node import ServerNode
@@ -63,97 +64,120 @@ class _OneWrite:
         return getattr(self.raw, name)
 
 
-def http_protocol(request_s: float, connections_max: int) -> type[HttpToolsProtocol]:
-    """Return the class of HTTP connections."""
+class HttpConnection(HttpToolsProtocol):
+    """One HTTP connection. A client that is slow to send a request, or sends none, is dropped."""
 
-    class Connection(HttpToolsProtocol):
-        """One HTTP connection. A client that is slow to send a request, or sends none, is dropped."""
+    request_s: float
+    connections_max: int
+    direct: DirectAppends | None
+    _late: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _upgraded = False
 
-        _late: asyncio.TimerHandle | None = None
-        _head_bytes = 0
-        _upgraded = False
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, _OneWrite(transport, self.loop))
+        certificate = certificate_of(transport)
+        if certificate is not None:
+            self.app_state = {**self.app_state, "certificate": certificate}
+        if len(self.connections) > self.connections_max:
+            full = Unavailable(f"{self.connections_max} connections are open already")
+            return self._refuse(full.to_problem(), headers_of(full))
+        self._start_timer()
+        return None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self.transport = cast(asyncio.Transport, _OneWrite(transport, self.loop))
-            certificate = certificate_of(transport)
-            if certificate is not None:
-                self.app_state = {**self.app_state, "certificate": certificate}
-            if len(self.connections) > connections_max:
-                full = Unavailable(f"{connections_max} connections are open already")
-                return self._refuse(full.to_problem(), headers_of(full))
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is before and not self._is_busy:  # still within the head of a request
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse_head()
+        else:
+            self._head_bytes = 0
+        if self._is_busy and not self.cycle.more_body:
+            self._stop_timer()
+        elif self._late is None:
             self._start_timer()
-            return None
 
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            before = self.cycle
-            super().data_received(data)
-            if self.cycle is before and not self._is_busy:  # still within the head of a request
-                self._head_bytes += len(data)
-                if self._head_bytes > HEAD_BYTES_MAX:
-                    self._refuse_head()
-            else:
-                self._head_bytes = 0
-            if self._is_busy and not self.cycle.more_body:
-                self._stop_timer()
-            elif self._late is None:
-                self._start_timer()
-
-        def on_headers_complete(self) -> None:
-            if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
-                return self._refuse_head()
+    def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
+            return self._refuse_head()
+        # Behind another request it waits for its turn.
+        found = None if self.direct is None or self._is_busy else self.direct.take(self)
+        if found is None:
             return super().on_headers_complete()
+        self.cycle = found  # type: ignore[assignment]
+        found.admit()
+        return None
 
-        def _refuse_head(self) -> None:
-            detail = f"the head of the request has more than {HEAD_BYTES_MAX} bytes"
-            self._refuse(http_problem(431, detail), {})
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        cycle: object = self.cycle
+        if isinstance(cycle, DirectAppend):
+            cycle.run()
 
-        @property
-        def _is_busy(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
+    def write_whole(self, data: bytes) -> None:
+        """Write an answer behind those before it, in this turn of the loop."""
+        cast(_OneWrite, self.transport).flush()
+        cast(_OneWrite, self.transport).raw.write(data)
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
+    def _refuse_head(self) -> None:
+        detail = f"the head of the request has more than {HEAD_BYTES_MAX} bytes"
+        self._refuse(http_problem(431, detail), {})
 
-        def handle_websocket_upgrade(self) -> None:
-            self._stop_timer()
-            self.transport = cast(_OneWrite, self.transport).raw
-            super().handle_websocket_upgrade()
-            self._upgraded = True
+    @property
+    def _is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
-        def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-            """Answer what is no HTTP request."""
-            self._refuse(http_problem(400, "the request is not valid HTTP/1.1"), {})
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
 
-        def _expire(self) -> None:
-            if self._is_busy and self.cycle.response_started:
-                return self.transport.abort()
-            detail = f"the request was not sent within {request_s:g} s"
-            return self._refuse(http_problem(408, detail), {})
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_timer()
+        self.transport = cast(_OneWrite, self.transport).raw
+        super().handle_websocket_upgrade()
+        self._upgraded = True
 
-        def _refuse(self, problem: dict[str, Any], headers: dict[str, str]) -> None:
-            if self.transport.is_closing():
-                return
-            body = body_of(problem)
-            status = HTTPStatus(problem["status"])
-            lines = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"}
-            text = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **headers}.items())
-            self.transport.write(f"HTTP/1.1 {status.value} {status.phrase}\r\n{text}\r\n".encode() + body)
-            self.transport.close()
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """Answer what is no HTTP request."""
+        self._refuse(http_problem(400, "the request is not valid HTTP/1.1"), {})
 
-        def _start_timer(self) -> None:
-            if not self._upgraded:
-                self._late = self.loop.call_later(request_s, self._expire)
+    def _expire(self) -> None:
+        if self._is_busy and self.cycle.response_started:
+            return self.transport.abort()
+        detail = f"the request was not sent within {self.request_s:g} s"
+        return self._refuse(http_problem(408, detail), {})
 
-        def _stop_timer(self) -> None:
-            if self._late is not None:
-                self._late.cancel()
-                self._late = None
+    def _refuse(self, problem: dict[str, Any], headers: dict[str, str]) -> None:
+        if self.transport.is_closing():
+            return
+        body = body_of(problem)
+        status = HTTPStatus(problem["status"])
+        lines = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"}
+        text = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **headers}.items())
+        self.transport.write(f"HTTP/1.1 {status.value} {status.phrase}\r\n{text}\r\n".encode() + body)
+        self.transport.close()
 
-    return Connection
+    def _start_timer(self) -> None:
+        if not self._upgraded:
+            self._late = self.loop.call_later(self.request_s, self._expire)
+
+    def _stop_timer(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+def http_protocol(
+    request_s: float, connections_max: int, direct: DirectAppends | None = None
+) -> type[HttpConnection]:
+    """Return the class of HTTP connections."""
+    facts = {"request_s": request_s, "connections_max": connections_max, "direct": direct}
+    return type("Connection", (HttpConnection,), facts)
 
 
 class StreamSockets:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -21,7 +22,8 @@ from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, EventPage, interleave, m
 from ropewalk.gitlog.repository.recent import find_event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.ulid import parse
-from ropewalk.server.append_queue import outcome_json, spelled
+from ropewalk.server.append_queue import Outcome, outcome_json, spelled
+from ropewalk.server.auth.rights import Identity
 from ropewalk.server.consumer_lag import EVERY_S, consumer_rows
 from ropewalk.server.group_reading import read_for_group
 from ropewalk.server.http import models
@@ -29,17 +31,19 @@ from ropewalk.server.http.problems import HttpRefusal
 from ropewalk.server.http.replies import (
     Asked,
     body_of,
-    count_appends,
+    check_media_type,
     event_bytes,
     has_left,
     identity_of,
-    keyed,
+    mark_durable,
     node_of,
     not_modified,
     parse_items,
     receipts,
     reply,
+    target_of,
 )
+from ropewalk.server.idempotency import KeyedRequest, keyed_request
 from ropewalk.server.node import ServerNode
 
 NAMESPACES_MAX = 64  # of one tail
@@ -50,23 +54,55 @@ Since = Annotated[str | None, QueryParameter(description="Only what comes after 
 Limit = Annotated[int, QueryParameter(description="How many at most; above 512 counts as 512.")]
 
 
-async def append_to(request: Asked, layout: Layout, topic: str, name: dict[str, str]) -> Response[Any]:
-    """Append the body to a log and answer with receipts."""
-    node = node_of(request)
-    identity_of(request).require("append", f"{layout.name}/{topic}")
-    raw = await body_of(request)
-    key = await keyed(request, raw)
+@dataclass(slots=True)
+class Appending:
+    """A request to append, read."""
+
+    drafts: list[Draft | RopewalkError]
+    many: bool
+    key: KeyedRequest | None
+
+
+def prepare(
+    identity: Identity,
+    layout: Layout,
+    topic: str,
+    scope: Mapping[str, Any],
+    headers: Mapping[str, str],
+    raw: bytes,
+) -> Appending:
+    """Read a request to append and refuse what is wrong with it."""
+    identity.require("append", f"{layout.name}/{topic}")
+    check_media_type(headers)
+    key = headers.get("idempotency-key")
+    request = keyed_request(identity.name, target_of(scope), key, raw) if key is not None else None
     items, many = parse_items(raw)
     check_numbers(raw)
-    if key is None or key.outcomes is None:
-        drafts = [_draft(each) for each in items]
-        outcomes = await node.appends.append(layout, topic, drafts, key, len(raw))
-        count_appends(request, layout.name, outcomes)
-        node.wake_stream()
-        rows: Sequence[dict[str, Any]] = [outcome_json(spelled(layout, each)) for each in outcomes]
+    return Appending([_draft(each) for each in items], many, request)
+
+
+def rows_of(
+    node: ServerNode, layout: Layout, outcomes: Sequence[Outcome], key: KeyedRequest | None
+) -> Sequence[dict[str, Any]]:
+    """Return what the answer to an append shows, and tell the stream that there is news."""
+    if not outcomes and key is not None and key.outcomes is not None:  # a request with the key came before
+        return key.outcomes
+    node.metrics.count_outcomes(layout.name, outcomes)
+    node.wake_stream()
     if key is not None and key.outcomes is not None:
-        rows = key.outcomes
-    return receipts(rows, many, name)
+        return key.outcomes
+    return [outcome_json(spelled(layout, each)) for each in outcomes]
+
+
+async def append_to(request: Asked, layout: Layout, topic: str, name: dict[str, str]) -> Response[Any]:
+    """Append the body to a log and answer with receipts."""
+    node, identity = node_of(request), identity_of(request)
+    identity.require("append", f"{layout.name}/{topic}")
+    raw = await body_of(request)
+    made = prepare(identity, layout, topic, request.scope, request.headers, raw)
+    outcomes = await node.appends.append(layout, topic, made.drafts, made.key, len(raw))
+    mark_durable(request, layout.name, outcomes)
+    return receipts(rows_of(node, layout, outcomes, made.key), made.many, name)
 
 
 def _draft(item: Any) -> Draft | RopewalkError:

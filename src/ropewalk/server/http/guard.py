@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from ipaddress import ip_address
 from typing import Any
 
+from litestar import Response
 from prometheus_client import Counter, Histogram
 
 from ropewalk.errors import Denied, RateLimited, RopewalkError, TooLarge, Unavailable
@@ -16,7 +17,6 @@ from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.tls import certificate_from
 from ropewalk.server.auth.auth_file import Credentials, credentials_of
 from ropewalk.server.auth.rights import Identity
-from ropewalk.server.http.direct import append_directly
 from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of
 from ropewalk.server.node import ServerNode
 
@@ -189,24 +189,25 @@ class Guard:
                 self._gate.admit_preflight(scope["headers"], server[0] if server else None)
                 await watched({"type": "http.response.start", "status": 204, "headers": []})
                 return await watched({"type": "http.response.body", "body": b""})
-            receive = self._admit(scope, receive)
-            if not await append_directly(scope, receive, watched, self._node):
-                await self._app(scope, receive, watched)
+            large = self.admit(scope)
+            await self._app(scope, self._counted(scope, receive) if large else receive, watched)
         except RopewalkError as error:
-            self._node.metrics.refused.labels(error.code).inc()
-            self._refusals(f"refused {scope['method']}: {error.code}: {error.detail}")
-            await self._refuse(error.to_problem(), headers_of(error), watched)
+            found = self.refusal(scope, error)
+            fields = {"content-type": MEDIA_TYPE, "content-length": str(len(found.content)), **found.headers}
+            encoded = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+            await watched({"type": "http.response.start", "status": found.status_code, "headers": encoded})
+            await watched({"type": "http.response.body", "body": found.content})
         finally:
             self._bodies -= scope.pop("ropewalk.body", 0)
             if span is not None and telemetry is not None:
                 telemetry.end(span, scope, answered)
-        self._count(scope, answered, time.perf_counter() - start)
+        self.count(scope, answered, time.perf_counter() - start)
         return None
 
-    def _admit(self, scope: Scope, receive: Receive) -> Receive:
-        """Refuse the request, or return how its body is received: large bodies count against a common limit."""
+    def admit(self, scope: Scope) -> bool:
+        """Refuse the request, or return whether its body may be large, and counts against a common limit."""
         if scope["path"] in OPEN_PATHS:
-            return receive
+            return False
         if self._node.draining:
             raise Unavailable("the server is stopping")
         client, server = scope.get("client"), scope.get("server")
@@ -229,7 +230,18 @@ class Guard:
                     f"the body has {value.decode('latin-1')[:20]} bytes; at most {limit} are taken",
                     limit=limit,
                 )
-        return self._counted(scope, receive) if large else receive
+        return large
+
+    def refusal(self, scope: Scope, error: RopewalkError) -> Response[bytes]:
+        """Count and report a request that was not admitted, and return the answer to it."""
+        self._node.metrics.refused.labels(error.code).inc()
+        self._refusals(f"refused {scope['method']}: {error.code}: {error.detail}")
+        return Response(
+            body_of(error.to_problem()),
+            status_code=error.status,
+            media_type=MEDIA_TYPE,
+            headers=headers_of(error),
+        )
 
     def _counted(self, scope: Scope, receive: Receive) -> Receive:
         async def counted() -> MutableMapping[str, Any]:
@@ -246,14 +258,8 @@ class Guard:
 
         return counted
 
-    async def _refuse(self, problem: dict[str, Any], headers: dict[str, str], send: Send) -> None:
-        body = body_of(problem)
-        found = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), **headers}
-        encoded = [(name.lower().encode(), value.encode()) for name, value in found.items()]
-        await send({"type": "http.response.start", "status": problem["status"], "headers": encoded})
-        await send({"type": "http.response.body", "body": body})
-
-    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count an answered request, and log it where the operator asked for that."""
         route = scope.get("path_template") or "unmatched"
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "other"
         key = method, route, status

@@ -67,7 +67,7 @@ def answer(problem: dict[str, Any], headers: dict[str, str] | None = None) -> Re
     )
 
 
-def on_error(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def on_error(_request: Request[Any, Any, Any] | None, error: Exception) -> Response[bytes]:
     """Answer whatever a route raised."""
     if isinstance(error, RopewalkError):
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and error.code == "Internal":

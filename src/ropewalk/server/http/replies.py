@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -59,12 +59,17 @@ def not_modified(request: Asked, etag: str, *, immutable: bool = False) -> Respo
     return Response(b"", status_code=304, headers=headers)
 
 
-async def body_of(request: Asked, *media_types: str) -> bytes:
-    """Return the body if its media type is one of those; without any, JSON."""
+def check_media_type(headers: Mapping[str, str], *media_types: str) -> None:
+    """Refuse a body whose media type is none of those; without any, JSON."""
     wanted = media_types or (JSON,)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in wanted:
         raise HttpRefusal(415, f"Content-Type must be {' or '.join(wanted)}, got {kind[:60] or 'none'}")
+
+
+async def body_of(request: Asked, *media_types: str) -> bytes:
+    """Return the body if its media type is one of those; without any, JSON."""
+    check_media_type(request.headers, *media_types)
     return await request.body()
 
 
@@ -78,22 +83,17 @@ def parse_items(raw: bytes) -> tuple[list[Any], bool]:
     return value, True
 
 
-async def keyed(request: Asked, raw: bytes) -> KeyedRequest | None:
-    """Return the request as its `Idempotency-Key` knows it; None without the header."""
-    key = request.headers.get("idempotency-key")
-    if key is None:
-        return None
-    target = (
-        f"{request.method} {request.scope['path']}?{request.scope.get('query_string', b'').decode('latin-1')}"
-    )
-    return await node_of(request).read(
-        node_of(request).keys.find, identity_of(request).name, target, key, raw
-    )
+def target_of(scope: Mapping[str, Any]) -> str:
+    """Return what an `Idempotency-Key` belongs to."""
+    return f"{scope['method']} {scope['path']}?{scope.get('query_string', b'').decode('latin-1')}"
 
 
 @asynccontextmanager
 async def keyed_alone(request: Asked, raw: bytes) -> AsyncIterator[KeyedRequest | None]:
-    """As `keyed`; a request with a key waits for the one with that key before it, and then finds its outcomes."""
+    """Return the request as its `Idempotency-Key` knows it; None without the header.
+
+    A request with a key waits for the one with that key before it, and then finds its outcomes.
+    """
     key = request.headers.get("idempotency-key")
     if key is None:
         yield None
@@ -104,7 +104,8 @@ async def keyed_alone(request: Asked, raw: bytes) -> AsyncIterator[KeyedRequest 
         await before.wait()
     ended = under_way[mark] = asyncio.Event()
     try:
-        yield await keyed(request, raw)
+        node, target = node_of(request), target_of(request.scope)
+        yield await node.read(node.keys.find, identity_of(request).name, target, key, raw)
     finally:
         del under_way[mark]
         ended.set()
@@ -162,10 +163,14 @@ def require_admin(request: Asked, what: str) -> None:
 
 def count_appends(request: Asked, engine: str, outcomes: Sequence[Any]) -> None:
     """Count what was appended, and is on disk, and what was refused."""
-    node = node_of(request)
-    refused = sum(isinstance(each, RopewalkError) for each in outcomes)
+    mark_durable(request, engine, outcomes)
+    node_of(request).metrics.count_outcomes(engine, outcomes)
+
+
+def mark_durable(request: Asked, engine: str, outcomes: Sequence[Any]) -> None:
+    """Record in the span of a request, if it has one, that its entries are on disk."""
     span = request.scope["state"].get("span")
     if span is not None:
+        refused = sum(isinstance(each, RopewalkError) for each in outcomes)
         facts = {"ropewalk.engine": engine, "ropewalk.appended": len(outcomes) - refused}
         span.add_event("durable", {**facts, "ropewalk.refused": refused})
-    node.metrics.count_appends(engine, len(outcomes) - refused, refused)
