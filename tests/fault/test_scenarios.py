@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.torture.scenarios import NAMES, OVER, SAME_OVER_ALL, SCENES, SEED, play
+from tests.torture.scenarios import NAMES, OVER, SAME_OVER_ALL, SCENES, SEED, Stage
 from tests.torture.scenes.house import TRANSPORTS
 from tests.torture.scenes.report import BASELINE, Scene, as_baseline, compare
 from tests.torture.scenes.workload import Workload
@@ -15,19 +16,20 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    return play(NAMES, quick=True)
+def stage() -> Iterator[Stage]:
+    with Stage(quick=True) as playing:
+        yield playing
 
 
-def holds(report: dict[str, Any], scene: str) -> dict[str, Any]:
-    part: dict[str, Any] = report["scenarios"][scene]
+def holds(stage: Stage, scene: str) -> dict[str, Any]:
+    part = stage.play(scene)
     assert part["ok"], json.dumps(part, indent=1)
     return part
 
 
 @pytest.mark.slow
-def test_every_transport_carries_every_size_and_says_how_fast(report):
-    measured = holds(report, "transports")["measured"]
+def test_every_transport_carries_every_size_and_says_how_fast(stage):
+    measured = holds(stage, "transports")["measured"]
     for transport in TRANSPORTS:
         for size in ("1_kib", "64_kib", "1_mib"):
             assert measured[f"{transport}_{size}_envelopes_per_s"] > 0
@@ -36,34 +38,34 @@ def test_every_transport_carries_every_size_and_says_how_fast(report):
 
 
 @pytest.mark.slow
-def test_bursts_lose_nothing_in_bounded_memory(report):
-    holds(report, "bursts")
+def test_bursts_lose_nothing_in_bounded_memory(stage):
+    holds(stage, "bursts")
 
 
 @pytest.mark.slow
-def test_replay_during_feed_finds_planted_block(report):
-    assert holds(report, "replay")["measured"]["planted"] > 0
+def test_replay_during_feed_finds_planted_block(stage):
+    assert holds(stage, "replay")["measured"]["planted"] > 0
 
 
 @pytest.mark.slow
-def test_in_bad_weather_every_envelope_is_sealed_once(report):
-    assert holds(report, "weather")["measured"]["cuts"] > 0
+def test_in_bad_weather_every_envelope_is_sealed_once(stage):
+    assert holds(stage, "weather")["measured"]["cuts"] > 0
 
 
 @pytest.mark.slow
-def test_lossy_links_lose_no_envelope(report):
-    holds(report, "lossy_links")
+def test_lossy_links_lose_no_envelope(stage):
+    holds(stage, "lossy_links")
 
 
 @pytest.mark.slow
-def test_floods_leave_memory_and_healthy_clients(report):
-    measured = holds(report, "floods")["measured"]
+def test_floods_leave_memory_and_healthy_clients(stage):
+    measured = holds(stage, "floods")["measured"]
     assert {"grpc_growth_mib", "quic_growth_mib"} <= set(measured)
 
 
 @pytest.mark.slow
-def test_slow_readers_leave_memory_and_healthy_clients(report):
-    measured = holds(report, "slow_readers")["measured"]
+def test_slow_readers_leave_memory_and_healthy_clients(stage):
+    measured = holds(stage, "slow_readers")["measured"]
     assert measured["grpc_asked_mib"] > 5 * measured["grpc_growth_mib"]
     assert measured["quic_asked_mib"] > 5 * measured["quic_growth_mib"]
 
@@ -71,33 +73,33 @@ def test_slow_readers_leave_memory_and_healthy_clients(report):
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", OVER)
 @pytest.mark.parametrize("scene", SAME_OVER_ALL)
-def test_scene_holds_over_every_transport(report, scene, transport):
-    holds(report, f"{scene} over {transport}")
+def test_scene_holds_over_every_transport(stage, scene, transport):
+    holds(stage, f"{scene} over {transport}")
 
 
 @pytest.mark.slow
-def test_late_evidence_refused_fresh_accepted(report):
-    holds(report, "late_evidence")
+def test_late_evidence_refused_fresh_accepted(stage):
+    holds(stage, "late_evidence")
 
 
 @pytest.mark.slow
-def test_a_key_gives_way_while_clients_send_and_a_follower_pulls(report):
-    holds(report, "key_rotation")
+def test_a_key_gives_way_while_clients_send_and_a_follower_pulls(stage):
+    holds(stage, "key_rotation")
 
 
 @pytest.mark.slow
-def test_healthy_peers_go_on_while_others_misbehave(report):
-    holds(report, "misbehaving_peers")
+def test_healthy_peers_go_on_while_others_misbehave(stage):
+    holds(stage, "misbehaving_peers")
 
 
 @pytest.mark.slow
-def test_followers_catch_up_and_bundles_are_made_under_load(report):
-    holds(report, "followers")
+def test_followers_catch_up_and_bundles_are_made_under_load(stage):
+    holds(stage, "followers")
 
 
 @pytest.mark.slow
-def test_what_a_policy_costs_is_measured(report):
-    assert holds(report, "policy_cost")["measured"]["policy_time_ratio"] > 0
+def test_what_a_policy_costs_is_measured(stage):
+    assert holds(stage, "policy_cost")["measured"]["policy_time_ratio"] > 0
 
 
 def test_workload_is_determined_by_its_seed():
@@ -109,8 +111,11 @@ def test_workload_is_determined_by_its_seed():
 
 
 @pytest.mark.slow
-def test_scenes_report_criteria_and_baseline(report):
-    assert json.loads(json.dumps(report)) == report and report["seed"] == SEED
+def test_scenes_report_criteria_and_baseline(stage):
+    for name in NAMES:
+        stage.play(name)
+    report = stage.report()
+    assert json.loads(json.dumps(stage)) == report and report["seed"] == SEED
     kept = json.loads(BASELINE.read_text())["sizes"]
     for name in NAMES:
         part = report["scenarios"][name]

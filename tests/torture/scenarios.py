@@ -25,7 +25,7 @@ from tests.torture.scenes.house import House
 from tests.torture.scenes.report import BASELINE, Scene, as_baseline, compare, machine, read_baseline
 from tests.torture.scenes.workload import Workload
 
-__all__ = ["NAMES", "SCENES", "play", "run"]
+__all__ = ["NAMES", "SCENES", "Stage", "play", "run"]
 
 SEED = 15
 Play = Callable[[House, Workload, Scene, bool], None]
@@ -54,29 +54,55 @@ def run(quick: bool) -> dict[str, Any]:
     return play(NAMES, quick=quick)
 
 
-def play(names: Sequence[str], *, quick: bool, seed: int = SEED) -> dict[str, Any]:
-    """Some scenes, one after the other, in one house for each transport."""
-    before = read_baseline("quick" if quick else "full")
-    parts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="ropewalk-scenes-") as folder, contextlib.ExitStack() as stack:
-        houses: dict[str, House] = {}
-        for name in names:
+class Stage:
+    """Plays scenes, in one house for each transport. Use it in a `with`."""
+
+    def __init__(self, *, quick: bool, seed: int = SEED) -> None:
+        self.size, self.seed = "quick" if quick else "full", seed
+        self.parts: dict[str, Any] = {}
+        self._before = read_baseline(self.size)
+        self._houses: dict[str, House] = {}
+
+    def __enter__(self) -> Stage:
+        self._stack = contextlib.ExitStack()
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ropewalk-scenes-")))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def play(self, name: str) -> dict[str, Any]:
+        """A scene's part of the report; it is played when it is first asked for."""
+        if name not in self.parts:
             act, _, transport = name.partition(" over ")
-            if transport not in houses:
-                place = Path(folder) / (transport or "tcp")
+            if transport not in self._houses:
+                place = self._folder / (transport or "tcp")
                 place.mkdir()
-                houses[transport] = stack.enter_context(House(place, transport or "tcp"))
-            parts[name] = _play(houses[transport], act, quick, seed)
-            compare(parts[name], before.get(name), same_seed=seed == SEED)
-            print(f"  {'ok' if parts[name]['ok'] else 'FAILED'}  {name}", file=sys.stderr, flush=True)
-    return {
-        "ok": all(part["ok"] for part in parts.values()),
-        "what": "load and chaos by seed, with criteria, figures and a baseline (S4 §15)",
-        "size": "quick" if quick else "full",
-        "seed": seed,
-        "machine": machine(),
-        "scenarios": parts,
-    }
+                self._houses[transport] = self._stack.enter_context(House(place, transport or "tcp"))
+            part = _play(self._houses[transport], act, self.size == "quick", self.seed)
+            compare(part, self._before.get(name), same_seed=self.seed == SEED)
+            self.parts[name] = part
+            print(f"  {'ok' if part['ok'] else 'FAILED'}  {name}", file=sys.stderr, flush=True)
+        return dict(self.parts[name])
+
+    def report(self) -> dict[str, Any]:
+        """What was played so far."""
+        return {
+            "ok": all(part["ok"] for part in self.parts.values()),
+            "what": "load and chaos by seed, with criteria, figures and a baseline (S4 §15)",
+            "size": self.size,
+            "seed": self.seed,
+            "machine": machine(),
+            "scenarios": self.parts,
+        }
+
+
+def play(names: Sequence[str], *, quick: bool, seed: int = SEED) -> dict[str, Any]:
+    """Some scenes, one after the other."""
+    with Stage(quick=quick, seed=seed) as stage:
+        for name in names:
+            stage.play(name)
+        return stage.report()
 
 
 def _play(house: House, name: str, quick: bool, seed: int) -> dict[str, Any]:

@@ -58,11 +58,15 @@ def test_json_to_cbor_and_back_gives_the_same_envelope_and_id(one):
 
 
 def test_byte_strings_become_the_text_json_peers_hash():
-    value = json.loads(observed().raw)
+    value = json.loads(RICH.raw)
     value["origin_identity"]["public_key"] = b64encode(ADA.public.raw).decode()
+    value["attestation_evidence"]["evidence_hash"] = value["policy_tag"]["policy_hash"] = "5e" * 32
+    value["integrity_proof"] = {"type": "snark", "proof": "AAEC"}
     in_json = parse(resigned(value))
     wire: Any = json.loads(in_json.raw)
     wire["payload_hash"] = bytes.fromhex(wire["payload_hash"])
+    wire["attestation_evidence"]["evidence_hash"] = wire["policy_tag"]["policy_hash"] = b"\x5e" * 32
+    wire["integrity_proof"]["proof"] = bytes(range(3))
     wire["origin_identity"]["public_key"] = ADA.public.raw
     wire["signature"]["sig"] = in_json.signature_bytes
     assert parse_cbor(cbor.encode(wire)).id == in_json.id

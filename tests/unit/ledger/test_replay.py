@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from random import random as chance
 from time import time as clock
@@ -79,6 +80,11 @@ def test_two_replays_end_in_the_same_root():
     one, two = replayed(blocks), replayed(blocks)
     assert one.root() == two.root() == tagged(Tag.STATE, jcs.encode(one.state))
     assert one.state["total"] == 15
+    recorded = one.snapshot()
+    assert two.compare(recorded, 1) is None
+    for other in ({"state_root": bytes(32)}, {"state_map_root": bytes(32)}, {"block_hash": bytes(32)}):
+        wrong = two.compare(replace(recorded, **other), 1)
+        assert wrong is not None and (wrong.height, wrong.got, wrong.start) == (4, one.root(), 2)
 
 
 def test_events_come_in_the_order_of_the_log_with_the_blocks_clock():

@@ -100,7 +100,9 @@ class KeyHistory:
     def __init__(self, trust: Trust | None, *, policy: Policy | None = None, lenient: bool = False) -> None:
         self._anybody, self._lenient = trust is None, lenient
         self.policies = PolicyHistory(policy)
-        self.evidence: bytes | None = None  # the hash of the evidence settings that the channel recorded last
+        self.evidence_changes: list[
+            tuple[int, bytes | None, bytes]
+        ] = []  # heights, old and new settings by hash
         self._validities: dict[PublicKey, KeyValidity] = {}
         self._statements: dict[int, bytes] = {}
         self._begun = self._leads = self._vouched = False
@@ -137,6 +139,11 @@ class KeyHistory:
                 validity for validity in reversed(self._validities.values()) if validity.successor is None
             )
         return self._current
+
+    @property
+    def evidence(self) -> bytes | None:
+        """The hash of the evidence settings that the channel recorded last."""
+        return self.evidence_changes[-1][2] if self.evidence_changes else None
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -241,7 +248,8 @@ class KeyHistory:
             if said.act.act == "policy":
                 self.policies.rotated(record.height, said.act.old_hash, check_policy_rotation(said, record))
             else:
-                self.evidence = said.act.new_hash
+                assert said.act.new_hash is not None  # it was parsed so
+                self.evidence_changes.append((record.height, said.act.old_hash, said.act.new_hash))
         else:
             self._apply(said.act, record.height)
         self._statements[record.height] = record.hash
