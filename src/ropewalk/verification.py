@@ -12,7 +12,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ropewalk.errors import Invalid, InvalidKey, NotFound, TooLarge, Unavailable, Usage, located
+from ropewalk.errors import (
+    Invalid,
+    InvalidKey,
+    NotFound,
+    RopewalkError,
+    TooLarge,
+    Unavailable,
+    Usage,
+    located,
+)
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey
@@ -158,7 +167,7 @@ def kind_of(path: Path) -> str:
         with path.open("rb") as stream:
             start = stream.read(START_BYTES)
     except OSError as error:
-        raise NotFound(f"{path}: {error.strerror}", path=str(path)) from error
+        raise _unreadable(str(path), error) from error
     if start.startswith(b"\x28\xb5\x2f\xfd"):
         return "bundle"
     if start.lstrip()[:1] == b"{":
@@ -168,7 +177,9 @@ def kind_of(path: Path) -> str:
     if CHECKPOINT.match(start):
         return "checkpoint"
     raise Invalid(
-        f"{path} is no repository, no proof, no receipt, no bundle and no checkpoint", path=str(path)
+        f"{path} is no repository, no proof, no receipt, no bundle and no checkpoint",
+        path=str(path),
+        advice="`ropewalk verify --help` has an example of each.",
     )
 
 
@@ -284,6 +295,8 @@ def _proof(path: Path, options: Options) -> Report:
     with located(str(path)):
         value = jcs.parse(raw, bytes_max=proofs.PROOF_BYTES_MAX)
         kind = value.get("kind") if isinstance(value, dict) else None
+        if isinstance(value, dict) and "block_signers" in value:
+            raise Invalid("expected what is to be verified, got a trust file", advice="Name it with --trust.")
         if kind == "range":
             return proofs.parse_range(raw).report()
         if kind == "consistency":
@@ -350,10 +363,14 @@ def _read(path: str | os.PathLike[str], *, limit: int = INPUT_BYTES_MAX) -> Inpu
     try:
         with Path(name).open("rb") as stream:
             raw = stream.read(limit + 1)
-    except FileNotFoundError as error:
-        raise NotFound(f"{name}: {error.strerror}", path=name) from error
     except OSError as error:
-        raise Unavailable(f"{name}: {error.strerror}", path=name) from error
+        raise _unreadable(name, error) from error
     if len(raw) > limit:
         raise TooLarge(f"{name} is larger than {limit} bytes", limit=limit, name=name)
     return Input(name, raw)
+
+
+def _unreadable(name: str, error: OSError) -> RopewalkError:
+    if isinstance(error, FileNotFoundError):
+        return NotFound(f"no file {name}", name=name)
+    return Unavailable(f"{name}: {error.strerror}", path=name, advice="Check its owner and mode.")

@@ -74,6 +74,9 @@ def test_duckdb_names_the_misspelt_table(store: Warehouse):
         ask_duckdb(store, "SELECT * FROM evnts", 1, did_you_mean)
     assert caught.value.detail == "there is no table 'evnts'"
     assert caught.value.advice_now == "Did you mean events? The tables are deployments, events."
+    with pytest.raises(Invalid, match="tme") as caught:
+        ask_duckdb(store, "SELECT tme FROM deployments", 1, did_you_mean)
+    assert '"time"' in caught.value.advice_now
 
 
 @pytest.mark.parametrize("kept", [None, 100])

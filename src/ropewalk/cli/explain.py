@@ -16,10 +16,14 @@ PAGE = "docs/reference/errors.md"
 
 
 @command("explain", "ropewalk explain HeadMoved", "ropewalk explain 5")
-@click.argument("code")
-def explain(code: str) -> None:
-    """Explain CODE, an error code such as AppendRejected or an exit code from 1 to 8: meaning, exit code, advice."""
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """Explain CODE, an error code such as AppendRejected or an exit code from 1 to 8; without CODE, list all codes."""
     rows = error_rows()
+    if code is None:
+        listed = [f"{each['class']:<24} {str(each['meaning']).partition(chr(10))[0]}" for each in rows]
+        emit({"errors": rows}, listed)
+        return
     found = [each for each in rows if code.lower() in _names(each)]
     # One spelling may cover several errors; the one whose own code was asked for comes first.
     found.sort(key=lambda each: code.lower() not in (each["code"].lower(), each["class"].lower()))
@@ -28,7 +32,7 @@ def explain(code: str) -> None:
         raise NotFound(
             f"{code!r} is not an error code",
             name=code,
-            advice=did_you_mean(code, names) or f"{PAGE} lists them all.",
+            advice=did_you_mean(code, names) or "`ropewalk explain` lists them all.",
         )
     emit({"errors": found}, lambda: "\n\n".join(map(_text, found)))
 

@@ -81,8 +81,12 @@ def _store(folder: Path, name: str, path: Path, raw: bytes) -> KeyFile:
     except FileExistsError as error:
         raise _taken(name) from error
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+        raise _refused(path, error) from error
     return read(folder, name)
+
+
+def _refused(path: Path, error: OSError) -> Unavailable:
+    return Unavailable(f"{path}: {error.strerror}", path=str(path), advice="Check its owner and mode.")
 
 
 def protect(folder: Path, name: str, new: bytes | None, old: bytes | None = None) -> KeyFile:
@@ -101,7 +105,7 @@ def protect(folder: Path, name: str, new: bytes | None, old: bytes | None = None
             _write_new(path, raw, replace=True)
             _write_over(before)
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+        raise _refused(path, error) from error
     return read(folder, name)
 
 
@@ -115,7 +119,7 @@ def destroy(folder: Path, name: str) -> None:
         path.unlink()
         sync_folder(folder)
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+        raise _refused(path, error) from error
 
 
 def ls(folder: Path) -> list[KeyFile]:
@@ -258,7 +262,7 @@ def _document(folder: Path, name: str, *, private: bool = False) -> dict[str, An
             else f"Make one with `ropewalk key new {name}`; `ropewalk key ls` lists them.",
         ) from error
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+        raise _refused(path, error) from error
     try:
         document = json.loads(raw)
         encrypted, token = key_encryption.is_encrypted(document), isinstance(document.get("pkcs11"), str)

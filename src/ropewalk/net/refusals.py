@@ -40,7 +40,8 @@ def listening(host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason(error)}", advice="Choose another port or address."
+            f"cannot listen on {host}:{port}: {reason(error)}",
+            advice="Choose another address or port; port 0 takes a free one.",
         ) from error
 
 
@@ -49,7 +50,7 @@ def need_packages(extra: str, *names: str) -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise Unavailable(
-            f"{extra} needs {', '.join(missing)}, which is not installed",
+            f"the extra {extra} is not installed: {', '.join(missing)} missing",
             advice=f'Install it: pip install ".[{extra}]" (in a checkout of ropewalk)',
         )
 

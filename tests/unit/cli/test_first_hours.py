@@ -20,6 +20,7 @@ def test_explain_names_meaning_exit_code_and_advice(ropewalk):
     assert row["advice"] in ropewalk("explain", "AppendRejected").text
     codes = [row["exit_code"] for row in ropewalk("explain", "5", "--json").json["errors"]]
     assert len(codes) > 3 and set(codes) == {5}
+    assert "HeadMoved " in ropewalk("explain").text
     wrong = ropewalk("explain", "HeedMoved")
     assert wrong.code == 3 and "Did you mean HeadMoved?" in wrong.err
 
@@ -79,6 +80,7 @@ def test_run_records_the_commit_of_the_work_tree(ropewalk, tmp_path):
     assert ropewalk("init").code == 0
     run = ropewalk("shiplog", "run", "--ns", "prod", "--", "sh", "-c", "exit 3", "--token", "abc")
     assert run.code == 3 and run.err.startswith("recorded  failed with exit code 3  commit=")
+    assert " failed " in ropewalk("shiplog", "ls").text  # also without --service
     shown = ropewalk("shiplog", "show", "prod", "--json").json
     assert shown["trailer"]["repo_head"] == git("rev-parse", "HEAD").strip()
     ran = shown["envelope"]["payload"]["run"]

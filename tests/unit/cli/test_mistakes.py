@@ -17,6 +17,10 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "gossip snyc": (2, "Did you mean sync?"),
     "pipline sql": (2, "Did you mean pipeline?"),
     "pipeline qsl x": (2, "Did you mean sql?"),
+    "audit x.tar.zst": (2, "Did you mean verify?"),
+    "status": (2, "Did you mean doctor?"),
+    "gossip read --topic t": (2, "Did you mean log?"),
+    "stream subscribe ws://127.0.0.1:1": (2, "Did you mean sub?"),
     "help": (2, "Did you mean --help?"),
     "version": (2, "Did you mean --version?"),
     "-json": (2, "Did you mean --json?"),
@@ -27,6 +31,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "shiplog --ns deploy read": (2, "Options of a command follow its name."),
     "shiplog read": (2, "Missing option '--ns'"),
     "shiplog run -- ls": (2, "Missing option '--ns'"),
+    "shiplog run --ns deploy --servce web -- true": (2, "Did you mean --service?"),
     "shiplog run --ns deploy --service web": (2, "Missing argument '-- CMD…'"),
     "consumer reset --ns deploy": (2, "Missing option '--group'"),
     "bundle verify x.tar.zst": (2, "Missing option '--trust'"),
@@ -42,7 +47,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "stream serve --port 0 --token-file two.jsonl": (8, "openssl rand"),
     # Names
     "shiplog read --ns deplyo": (3, "Did you mean deploy?"),
-    "shiplog read --ns jobs": (3, "Check the name"),
+    "shiplog read --ns jobs": (3, "There is: deploy"),
     "messages read --topic jobs.pending": (3, "Did you mean jobs/pending?"),
     "messages read --topic deploy": (3, "It is a namespace: ropewalk shiplog read --ns deploy"),
     "shiplog anchor ls --ns nope": (3, "there is no log 'nope'"),
@@ -63,8 +68,11 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "key show aad": (3, "Did you mean ada?"),
     "key show zulu": (3, "ropewalk key ls"),
     "auth revoke bne": (3, "Did you mean ben?"),
+    "auth revoke zulu": (3, "ropewalk auth ls"),
+    "auth add cleo --right deploy:read": (8, "write shiplog/deploy"),
+    "auth add cleo --right shiplog/deploy:write": (8, "shiplog/prod:read,append"),
     "explain HeadMovd": (3, "Did you mean HeadMoved?"),
-    "explain 99": (3, "errors.md"),
+    "explain 99": (3, "`ropewalk explain` lists them all."),
     "push": (3, "git remote add origin URL"),
     "pull nope": (3, "git remote add origin URL"),
     # Files and repositories
@@ -72,7 +80,10 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "hash e.josn": (3, "Did you mean e.json?"),
     "shiplog append --ns deploy --file home": (3, "Name a file in it."),
     "--repo nope.git shiplog ls": (3, "ropewalk init PATH"),
-    "verify nope": (3, "No such file"),
+    "verify nope": (3, "no file nope"),
+    "verify e.jsn": (3, "Did you mean e.json?"),
+    "verify trust.json": (8, "Name it with --trust."),
+    "verify two.txt": (8, "ropewalk verify --help"),
     "verify log.git --trust nope": (3, "no file nope"),
     "demo .": (4, "Name a new or empty folder."),
     "key new ada": (4, "choose another name"),
@@ -96,6 +107,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Ropewalk:
     (folder / "e.json").write_text('{"type":"note","payload":{"text":"hi"}}')
     (folder / "two.jsonl").write_text('{"type":"a","payload":{}}\n{"type":"b","payload":{}}\n')
     (folder / "broken.json").write_text('{"type":')
+    (folder / "trust.json").write_text('{"block_signers":[]}')
+    (folder / "two.txt").write_text("neither\nthis nor that\n")
     (folder / "home").mkdir()
     for line in (
         "init log.git",

@@ -64,6 +64,15 @@ def texts(who: Person, ns: str = "prod") -> list[str]:
     return [event["envelope"]["payload"]["text"] for event in page["events"]]
 
 
+@pytest.mark.parametrize(
+    ("words", "made"), [(["../team.git"], "team"), (["../team.git/", "--bare"], "team.git")]
+)
+def test_clone_folder_is_the_last_part_of_the_url(team: Path, words: list[str], made: str) -> None:
+    (team / "desk").mkdir()
+    answer = living_in(team)("clone", *words, cwd=team / "desk")
+    assert answer.code == 0 and (team / "desk" / made).is_dir(), answer.err
+
+
 def test_push_reappends_ours_behind_theirs_once(team):
     ada, bob = person(team, "ada"), person(team, "bob")
     append(ada, "first")

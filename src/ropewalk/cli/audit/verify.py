@@ -80,7 +80,12 @@ def verify(path: str | None, steps: bool, no_trust: bool, allow_partly: bool, **
     with counting("verifying", "entries") if kind == "repository" else nullcontext() as progress:
         found = verify_target(target or here().git_dir, kind, _options(kind, options, progress))
     report = found.accept(untrusted=no_trust, partly=allow_partly)
-    end_with_report(report, lambda: format_report(report, every_step=steps))
+    untrusted = report.verdict == "untrusted" and not report.ok and options["trust"] is None
+    end_with_report(
+        report,
+        lambda: format_report(report, every_step=steps),
+        "No trusted key was given: name a trust file with --trust F." if untrusted else "",
+    )
 
 
 def _check_options(kind: str, target: Path | str, given: dict[str, Any]) -> None:

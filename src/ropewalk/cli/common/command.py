@@ -197,10 +197,10 @@ class Group(click.Group):
         # click does not suggest names that are imported on first use.
         if args[0].startswith("-") or self.get_command(ctx, args[0]) is not None or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        from ropewalk.cli.common.suggest import did_you_mean
+        from ropewalk.cli.common.suggest import did_you_mean, similar_commands
 
         options = ["--help", "--version"] if args[0] in ("help", "version") else []
-        like = did_you_mean(args[0], [*options, *self.list_commands(ctx)])
+        like = did_you_mean(args[0], [*options, *self.list_commands(ctx)], similar_commands)
         raise click.UsageError(f"No such command {args[0]!r}.{f' {like}' if like else ''}", ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

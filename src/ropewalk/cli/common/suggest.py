@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ropewalk.kernel.terminal_text import printable
 
 SHOWN_MAX = 3
 COMPARED_MAX = 2_000
 SIMILARITY_MIN = 0.65  # `run` for `rnu`, and not `workers` for `others`
+COMMAND_WORDS = (  # what other tools call the same command
+    {"ls", "list", "log"},
+    {"read", "log", "cat"},
+    {"verify", "check", "audit", "validate"},
+    {"append", "publish", "add", "write", "put"},
+    {"sub", "tail", "subscribe", "follow", "watch"},
+    {"revoke", "rm", "remove", "delete"},
+    {"new", "init", "create", "make"},
+    {"doctor", "status", "health", "info"},
+    {"shiplog", "deploy", "deployments", "events", "log", "logs"},
+)
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
@@ -32,7 +43,20 @@ def similar_names(name: str, names: Iterable[str]) -> list[str]:
     return same or get_close_matches(name, known, SHOWN_MAX, SIMILARITY_MIN)
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+def similar_commands(name: str, names: Iterable[str]) -> list[str]:
+    """Return the commands that other tools call so; else those of similar names.
+
+    >>> similar_commands("audit", ["auth", "verify"])
+    ['verify']
+    """
+    known = list(names)
+    same = [each for each in known if any({name, each} <= words for words in COMMAND_WORDS)]
+    return same or similar_names(name, known)
+
+
+def did_you_mean(
+    name: str, names: Iterable[str], similar: Callable[[str, Iterable[str]], list[str]] = similar_names
+) -> str | None:
     """Return a question that names similar names; None if there are none.
 
     >>> did_you_mean("apend", ["append", "read"])
@@ -40,7 +64,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str | None:
     >>> did_you_mean("wibble", ["append", "read"]) is None
     True
     """
-    found = similar_names(name, names)
+    found = similar(name, names)
     return f"Did you mean {' or '.join(found)}?" if found else None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ropewalk.cli.common.command import MARKS, emit
+from ropewalk.cli.common.command import MARKS, emit, say
 from ropewalk.cli.common.options import flag
 from ropewalk.kernel.terminal_text import printable
 
@@ -31,9 +31,11 @@ no_trust_option: Callable[[Any], Any] = flag(
 )
 
 
-def end_with_report(report: Report, text: Callable[[], str]) -> None:
-    """Print a report as JSON or as text, and exit with its code."""
+def end_with_report(report: Report, text: Callable[[], str], advice: str = "") -> None:
+    """Print a report as JSON or as text, then advice on stderr, and exit with its code."""
     emit(report.to_json(), text)
+    if advice:
+        say(advice)
     if report.exit_code:
         raise click.exceptions.Exit(report.exit_code)
 

@@ -63,7 +63,7 @@ def _meant(log: GitRepository, layout: Layout, name: str, known: list[str]) -> s
         return advice
     if layout is MESSAGES and "." in name:
         return f"Parts of a topic are separated by /, as in {name.replace('.', '/')}; only stream patterns use dots."
-    return None
+    return f"There is: {', '.join(known[:10])}" if known else None
 
 
 @contextmanager

@@ -128,7 +128,8 @@ def _check_env(env: str | None, known: set[str]) -> None:
 
 def _outcome(row: dict[str, Any]) -> str:
     """Return the status of a deployment; other events have none, although S0's trailer demands one."""
-    return (row["service"] and row["status"]) or "-"
+    is_deployment = row["service"] or row["type"].startswith("deployment.")
+    return (is_deployment and row["status"]) or "-"
 
 
 def _words(value: Any) -> str:

@@ -42,7 +42,7 @@ WITHHELD_ADVICE = (
     "run",
     "ropewalk shiplog run --ns deploy --service web --reason canary -- ./deploy.sh",
     "ropewalk shiplog run --ns deploy --output seal --key vault -- ./deploy.sh",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},  # an unknown option before CMD is an error
 )
 @required("--ns", "NS", "The namespace.")
 @option("--env", "ENV", "Environment (default: the namespace).")

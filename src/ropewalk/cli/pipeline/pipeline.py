@@ -16,6 +16,7 @@ from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
     Job,
     as_job,
+    check_names,
     now_ms,
     progress_line,
     recorded_source,
@@ -96,6 +97,7 @@ def ingest(
         from ropewalk.pipeline.tables.delta import keep_delta
 
         keep_delta(store)
+    check_names(place, engine, topics)
     started = time.monotonic()
     with job.running() as (spark, facts):
         writer = Ingest(
@@ -179,6 +181,8 @@ def verify(
     from ropewalk.pipeline.tables.verify import verify_tables
 
     store = job.store
+    if not of_tables:
+        check_names(job.place, engine, topics)
     started = time.monotonic()
     with job.running() as (spark, facts):
         report: LogsReport
@@ -335,12 +339,13 @@ def tables(warehouse: Path, form: str | None, delta: bool) -> None:
         rows = sum(file.rows for file in files)
         about = {"name": name, "rows": rows, "path": str(store.path / name), "head": head}
         found.append({**about, "delta_version": versions[name]} if name in versions else about)
-    emit({"tables": found}, lambda: "\n".join(map(_table_line, found)))
+    width = max((len(str(each["name"])) for each in found), default=0)
+    emit({"tables": found}, (_table_line(each, width) for each in found))
 
 
-def _table_line(table: dict[str, Any]) -> str:
+def _table_line(table: dict[str, Any], width: int) -> str:
     delta = f"  delta version {table['delta_version']}" if "delta_version" in table else ""
-    return f"{table['name']:<20} {table['rows']:>10} rows  {table['path']}{delta}"
+    return f"{table['name']:<{width}} {table['rows']:>10} rows  {table['path']}{delta}"
 
 
 @pipeline.command(

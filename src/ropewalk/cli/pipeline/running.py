@@ -98,6 +98,17 @@ def as_job(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return wrap
 
 
+def check_names(place: Path, engine: str | None, topics: str | None) -> None:
+    """Raise for an engine or a log that does not exist, before Spark is started."""
+    from ropewalk.pipeline.launch.launch import require_spark
+    from ropewalk.pipeline.source.query import make_query
+
+    require_spark()
+    given = {"engine": engine, "topics": topics}
+    if named := {name: value for name, value in given.items() if value is not None}:
+        make_query({"repository": str(place), **named}).names()
+
+
 @contextmanager
 def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> Iterator[SparkSession]:
     """Yield a Spark session for one command. Only this function reads the environment."""

@@ -66,7 +66,7 @@ def add(name: str, rights: tuple[str, ...], certificate_sha256: str | None, file
     if token is not None:
         say(f"{name} shows this token as `Authorization: Bearer TOKEN`; it is printed only now")
     if not granted:
-        say(f"{name} has no right yet: --right LOG:ACTION gives one")
+        say(f"{name} has no right yet: revoke it and add it again with --right LOG:ACTION")
 
 
 @auth.command("ls", "ropewalk auth ls --json")
@@ -106,7 +106,8 @@ def revoke(name: str, file: str | None) -> None:
     try:
         changed = rules.without_client(name)
     except NotFound as error:
-        error.advice_now = did_you_mean(name, (each.name for each in rules.clients)) or error.advice_now
+        like = did_you_mean(name, (each.name for each in rules.clients))
+        error.advice_now = like or "`ropewalk auth ls` lists them."
         raise
     _record("auth.revoke", {"client": name})
     write_rules(path, changed)

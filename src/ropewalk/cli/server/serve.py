@@ -18,7 +18,6 @@ from ropewalk.cli.common.command import command, emit_line, parse_input, say, se
 from ropewalk.cli.common.locations import here, login, named_writer, sealing_key, signing_key
 from ropewalk.cli.common.options import choice, flag, option, repeated
 from ropewalk.cli.common.tls_options import address_option
-from ropewalk.errors import Unavailable
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.server.auth.rate_limit import RateLimiter
 
@@ -32,20 +31,13 @@ if TYPE_CHECKING:
 
 PORT = 7480  # written out so that --help loads no server; a test compares
 LINES_PER_S = 500  # log lines; errors are always written
-INSTALL = 'pip install ".[server]"'
 
 
 def need_server() -> None:
     """Raise with the install line unless the packages of the server are there."""
-    from importlib.util import find_spec
+    from ropewalk.net.refusals import need_packages
 
-    missing = [
-        name for name in ("litestar", "uvicorn", "httptools", "prometheus_client") if find_spec(name) is None
-    ]
-    if missing:
-        raise Unavailable(
-            f"the server needs {', '.join(missing)}, which is not installed", advice=f"Install it: {INSTALL}"
-        )
+    need_packages("server", "litestar", "uvicorn", "httptools", "prometheus_client")
 
 
 @command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     "clone", "ropewalk clone git@example.org:team/log.git log", "ropewalk clone --bare /srv/log.git copy.git"
 )
 @click.argument("url")
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="[DIR]", required=False)
 @flag("--bare", "Clone without a work tree.")
-def clone(url: str, folder: str, bare: bool) -> None:
-    """Clone the repository at URL into the new folder DIR, with its logs."""
+def clone(url: str, folder: str | None, bare: bool) -> None:
+    """Clone the repository at URL with its logs into the new folder DIR (default: the last part of URL)."""
     from ropewalk.cli.init import prepare
     from ropewalk.disk.repository_paths import make_repository
     from ropewalk.gitlog.repository.opening import open_place
@@ -34,6 +35,9 @@ def clone(url: str, folder: str, bare: bool) -> None:
     from ropewalk.gitlog.sharing.git_command import ask_git
 
     options = ["--bare"] if bare else []
+    if folder is None:
+        name = re.split("[/:]", url.rstrip("/").removesuffix("/.git"))[-1].removesuffix(".git")
+        folder = f"{name}.git" if bare else name
     if Path(folder).exists() and (not Path(folder).is_dir() or any(Path(folder).iterdir())):
         raise Conflict(f"{folder} is there already", path=folder, advice="Name a new or empty folder.")
     try:

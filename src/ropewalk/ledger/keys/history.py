@@ -269,7 +269,8 @@ class KeyHistory:
             if height > each.above and at_ns >= each.since_ns:
                 raise SigInvalid(
                     f"signed with {envelope.public_key.did()}, revoked since {format_timestamp(each.since_ns)}"
-                    f"{_reason(each)}"
+                    f"{_reason(each)}",
+                    advice="Sign it again with another key; `ropewalk ledger key ls` lists those that are revoked.",
                 )
             self.stand += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+
+def start_spark(master: str = "local[*]", memory_mb: int = 1024, **options: str) -> SparkSession:
+    """Return a Spark session with the Java of `JAVA_HOME`, of `PATH` or of the extra `spark`; end it with `stop()`.
+
+    `options` are settings of Spark, such as `**{"spark.sql.shuffle.partitions": "8"}`.
+    """
+    from ropewalk.pipeline.launch.launch import Setting, launch
+
+    return launch(
+        Setting(master, memory_mb=memory_mb, quick=False, log_level="error", options=options), os.environ
+    )
 
 
 def read(

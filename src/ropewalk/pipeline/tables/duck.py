@@ -26,6 +26,7 @@ _ADVICE = (
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _VARIANT_PATH = re.compile(r"\w\s*(?<!:):(?!:)\s*[\w\[`]")
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
+_COLUMNS = re.compile(r"^Candidate bindings: (?:: )?(.+)", re.MULTILINE)
 
 
 def is_installed() -> bool:
@@ -167,6 +168,8 @@ def _refusal(text: str, names: list[str], suggest: Callable[[str, Iterable[str]]
     if missing is not None:
         advice = " ".join(filter(None, (suggest(missing[1], names), tables)))
         return Invalid(f"there is no table {missing[1]!r}", name=missing[1], advice=advice)
+    if columns := _COLUMNS.search(text):
+        tables = f"Columns of similar names are {columns[1][:300]}. {tables}"
     return Invalid(text.splitlines()[0][:300], advice=tables)
 
 

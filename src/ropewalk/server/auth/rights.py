@@ -87,7 +87,10 @@ def parse_right(document: Any, where: str = "rights") -> Right:
     if not isinstance(logs, list) or not logs or not all(isinstance(each, str) for each in logs):
         raise Invalid(f'{where}: "logs" must be a list of patterns, got {logs!r:.80}')
     if not isinstance(actions, list) or not actions or not set(map(str, actions)) <= set(ACTIONS):
-        raise Invalid(f'{where}: "actions" must be some of {", ".join(ACTIONS)}, got {actions!r:.80}')
+        raise Invalid(
+            f'{where}: "actions" must be some of {", ".join(ACTIONS)}, got {actions!r:.80}',
+            advice="A right is a log and actions, such as shiplog/prod:read,append.",
+        )
     return Right(tuple(log_pattern(each) for each in logs), frozenset(actions))
 
 
@@ -110,7 +113,8 @@ def log_pattern(text: str) -> Pattern:
     if engine not in (*ENGINES, "*", "**"):
         raise Invalid(
             f"log pattern {text!r:.80} must start with {', '.join(each + '/' for each in ENGINES)} "
-            f"or be {WAREHOUSE} or **"
+            f"or be {WAREHOUSE} or **",
+            advice=f"For the namespace {text[:64]} write shiplog/{text[:64]}.",
         )
     # Stars after a dot are written as after a slash; only topics have slashes in their names.
     name = name.replace(".**", ".*") if engine in _FLAT else _DOTTED_STARS.sub(r"/\1", name)
