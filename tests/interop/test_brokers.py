@@ -23,13 +23,13 @@ from tests.waiting import LIMIT_S
 
 import ropewalk
 from ropewalk.bridge.brokers import forms
-from ropewalk.bridge.brokers.loops import find_log
+from ropewalk.bridge.brokers.loops import Subscriber, find_log
 from ropewalk.bridge.brokers.nats import NatsBroker
 from ropewalk.bridge.brokers.port import START, Broker, Moved, Outgoing
 from ropewalk.bridge.brokers.redis import RedisBroker
 from ropewalk.bridge.brokers.run import Bridge
 from ropewalk.bridge.mirror import mirror
-from ropewalk.bridge.progress import list_progress
+from ropewalk.bridge.progress import Progress, list_progress
 from ropewalk.errors import Unavailable
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
@@ -331,6 +331,47 @@ def test_forged_positions_and_headers_are_not_believed(server, tmp_path):
                 "jobs", {"ns": "", "type": "t", "payload": {}, "refs": {"broker": ref}}, layout=MESSAGES
             )
     assert once(here, server, "--direction", "in")["received"] == 8
+
+
+@pytest.mark.slow
+def test_messages_removed_before_reading_are_counted(server, tmp_path):
+    """Retention passes a bridge that is away. One that ends after it has noticed does not count them twice."""
+    address = f"{server}/jobs.pending"
+    here = make(tmp_path, "here")
+    foreign(server, 4)
+    assert once(here, server, "--direction", "in")["lost"] == 0
+
+    async def outgrow() -> None:
+        broker: Any = await connect(server)
+        batch = [Outgoing(f"y{n}", b"{}", {}) for n in range(9)]
+        await broker.publish(batch, await broker.last())
+        if server.startswith("nats"):
+            await broker._context.purge_stream(broker.stream, keep=2)
+        else:
+            await broker._client.xtrim(broker.stream, maxlen=2, approximate=False)
+        await broker.close()
+
+    asyncio.run(outgrow())
+    shutil.copytree(here, tmp_path / "copy")
+
+    async def end_early() -> None:
+        broker: Any = await connect(server)
+        with open_repository(tmp_path / "copy") as log:
+            progress = Progress.of(log, server.partition(":")[0], address, "messages/jobs")
+            ending: Any = Subscriber(find_log(log, "messages/jobs"), broker, progress, origin="0" * 32)
+            ending._append = None  # whatever ends it there
+            with pytest.raises(TypeError):
+                await ending.step()
+        await broker.close()
+
+    asyncio.run(end_early())
+    done = once(tmp_path / "copy", server, "--direction", "in")
+    assert (done["received"], done["lost"]) == (2, 0)
+    whole = living_in(tmp_path)(*bridge(here, server, "--once", "--direction", "in"))
+    assert whole.json["lost"] == 7 and "removed 7 messages before they were read" in whole.err
+    for path in (here, tmp_path / "copy"):
+        with open_repository(path) as log:
+            assert [row["lost"] for row in list_progress(log)] == [7]
 
 
 def foreign(url: str, count: int) -> None:

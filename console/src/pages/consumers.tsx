@@ -70,6 +70,7 @@ interface Bridge {
   target: string;
   position: string | null;
   lag: number | null;
+  lost: number;
   run_ms: number | null;
   error: string | null;
   error_ms: number | null;
@@ -91,7 +92,7 @@ function Bridges() {
                 <td>{plain(each.kind)}</td>
                 <td><End of={each.source} /></td>
                 <td><End of={each.target} /></td>
-                <td>{each.error ? <Badge state="failed" text="failing" /> : each.lag ? <Badge state="behind" /> : <Badge state="ok" text={each.lag === 0 ? "at the head" : "no error"} />}</td>
+                <td>{each.error ? <Badge state="failed" text="failing" /> : each.lost ? <Badge state="failed" text={`${count(each.lost)} lost`} /> : each.lag ? <Badge state="behind" /> : <Badge state="ok" text={each.lag === 0 ? "at the head" : "no error"} />}</td>
                 <td class="num">{each.lag === null ? "–" : count(each.lag)}</td>
                 <td>{each.position ? <Hash text={each.position} label="position" length={26} /> : <span class="muted">at the beginning</span>}</td>
                 <td>{each.run_ms === null ? "–" : <Time ms={each.run_ms} />}</td>

@@ -52,13 +52,15 @@ class Progress:
         """Return what was written; nothing if the file is missing or cannot be read."""
         return _read(self._path)
 
-    def write(self, *, moved: int = 0, error: str | None = "", **values: Any) -> None:
-        """Record durably some values and the end of a run, with what it moved or why it failed.
+    def write(self, *, moved: int = 0, lost: int = 0, error: str | None = "", **values: Any) -> None:
+        """Record durably some values and the end of a run, with what it moved or found lost, or why it failed.
 
         An error of None leaves the one before.
         """
         kept, now = self.read(), self._now_ms()
-        facts: dict[str, Any] = {"run_ms": now, "moved": (_of_type(kept, "moved", int) or 0) + moved}
+        facts: dict[str, Any] = {"run_ms": now}
+        for name, count in (("moved", moved), ("lost", lost)):
+            facts[name] = (_of_type(kept, name, int) or 0) + count
         if error is not None:
             facts |= {"error": error[:ERROR_MAX], **({"error_ms": now} if error else {})}
         raw = json.dumps({**kept, **values, **facts, **self._about}, sort_keys=True).encode()
@@ -104,6 +106,7 @@ def list_progress(git: GitRepository) -> Iterator[dict[str, Any]]:
             "position": _of_type(said, "position", str) or _of_type(said, "ulid", str) or None,
             "lag": _lag(git, said),
             "moved": _of_type(said, "moved", int) or 0,
+            "lost": _of_type(said, "lost", int) or 0,
             "run_ms": _of_type(said, "run_ms", int),
             "error": _of_type(said, "error", str) or None,
             "error_ms": _of_type(said, "error_ms", int),

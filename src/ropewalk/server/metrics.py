@@ -28,6 +28,7 @@ SIGNALS = {
 BRIDGES = {
     "lag_events": "Entries of the source that a mirror, broker bridge or webhook has not copied yet.",
     "moved_events": "Entries that it has copied since it was made.",
+    "lost_events": "Messages that the broker removed before the bridge read them.",
     "last_run_timestamp_seconds": "When it last recorded a run; a running one does so every 15 seconds.",
     "failing": "1 if its last run ended with an error.",
 }
@@ -130,7 +131,7 @@ class Metrics:
             gauge.clear()
         for row in rows:
             run_s = None if row["run_ms"] is None else row["run_ms"] / 1000
-            figures = (row["lag"], row["moved"], run_s, row["error"] is not None)
+            figures = (row["lag"], row["moved"], row["lost"], run_s, row["error"] is not None)
             for gauge, value in zip(self.bridges.values(), figures, strict=True):
                 if value is not None:
                     gauge.labels(*(row[name] for name in NAMES)).set(value)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from tests.unit.cli.conftest import living_in
 
-from ropewalk.bridge.brokers.loops import find_log
+from ropewalk.bridge.brokers.loops import Subscriber, find_log
+from ropewalk.bridge.brokers.port import Incoming
 from ropewalk.bridge.mirror import Mirror, mirror
 from ropewalk.bridge.progress import HEARTBEAT_MS, Progress, list_progress
 from ropewalk.bridge.webhooks.hooks import Webhook
@@ -104,6 +107,34 @@ def test_lag_of_odd_positions_is_unknown(log):
         assert (rows(log)[0]["lag"], rows(log)[0]["position"]) == (lag, "5")
     Progress.of(log, "nats", "nats://h:1/s", find_log(log, "messages/t").name).write(position="7")
     assert [row["lag"] for row in rows(log)] == [None, None]
+
+
+@dataclass
+class NumberedBroker:
+    """A stream that numbers its messages, as brokers do, and has removed some."""
+
+    kept: list[int]
+    stream: str = "S"
+    mark: str = "00000000"
+
+    async def last(self) -> str:
+        return "99"
+
+    async def fetch(self, after: str, limit: int, wait_s: float) -> list[Incoming]:
+        return [Incoming(str(n), b"{}", {}, n if n % 2 else None) for n in self.kept if n > int(after)]
+
+
+def test_lost_messages_are_counted_and_listed(log, place, tmp_path):
+    """Only messages behind the first that the bridge has read are counted, also after a restart."""
+    progress = Progress.of(log, "nats", "nats://h:1/s", "messages/t")
+    for kept, lost in (([3, 4, 5], 0), ([5, 6, 9, 10], 2), ([15], 4), ([15, 16, 17], 0)):
+        broker: Any = NumberedBroker(kept)
+        taking = Subscriber(find_log(log, "messages/t"), broker, progress, origin="0" * 32)
+        asyncio.run(taking.step())
+        assert taking.lost == lost, kept
+    assert rows(log)[0]["lost"] == 6
+    shown = living_in(tmp_path)("--repo", str(place.git_dir), "bridge", "ls").out.decode()
+    assert " at 17, 6 lost, last run " in shown
 
 
 def test_command_lists_bridges(log, place, tmp_path):

@@ -8,8 +8,10 @@ position there. Progress records only save time; losing one costs a look at the 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ropewalk.bridge.brokers import forms
 from ropewalk.bridge.brokers.port import POSITION, START, Broker, Incoming, Moved, Outgoing, order
@@ -26,6 +28,7 @@ BATCH = 256  # events or messages in one round
 SAVE_EVERY = 16  # batches; a progress record that is behind costs a look at as many messages
 ATTEMPTS_MAX = 8  # in a row, against other publishers of the same stream
 FETCH_WAIT_S = 0.5
+_journal = logging.getLogger("ropewalk.bridge")
 LOWEST = Ulid("0" * 26)  # to check a document before it has its ULID
 
 
@@ -125,7 +128,8 @@ class Publisher:
 
     async def _save(self) -> None:
         if self._unsaved and self._ulid is not None and self._position is not None:
-            facts = {"ulid": self._ulid, "position": self._position, "mark": self._broker.mark}
+            facts: dict[str, Any] = {"ulid": self._ulid, "position": self._position}
+            facts["mark"] = self._broker.mark
             await asyncio.to_thread(self._progress.write, moved=self._moved, **facts)
             self._unsaved = self._moved = 0
         else:
@@ -183,6 +187,8 @@ class Subscriber:
             raise Usage(f"messages come into a topic (messages/TOPIC), got {log.name}")
         self._log, self._broker, self._progress, self._origin = log, broker, progress, origin
         self._position: str | None = None
+        self._number: int | None = None  # of the message at that position, if it is known
+        self.lost = 0  # messages that the broker removed before they were read
 
     async def step(self, wait_s: float = FETCH_WAIT_S) -> int | None:
         """Append the next messages; return how many that was. None: nothing came within `wait_s`."""
@@ -192,12 +198,29 @@ class Subscriber:
         if not batch:
             self._progress.seen()
             return None
+        await self._find_lost(batch)
         taken = [message for message in batch if self._origin not in forms.path_of(message.headers)]
         if taken:
             await asyncio.to_thread(self._append, taken)
         self._position = batch[-1].position
         await asyncio.to_thread(self._remember, len(taken))
         return len(taken)
+
+    async def _find_lost(self, batch: Sequence[Incoming]) -> None:
+        """Count the messages that are missing before and in a batch, and record that before the batch is in the log.
+
+        The number that was recorded is cleared, so that a bridge that is killed in between does not count them again.
+        """
+        lost = 0
+        for each in batch:
+            follows = None if self._number is None else self._number + 1
+            self._number = each.number or follows
+            lost += max(0, (self._number or 0) - follows) if follows else 0
+        if lost:
+            self.lost += lost
+            said = "stream %s removed %d messages before they were read, below position %s"
+            _journal.warning(said, self._broker.stream, lost, batch[-1].position)
+            await asyncio.to_thread(self._progress.write, lost=lost, number=None)
 
     def _recorded(self, end: str) -> str:
         """Return the position of the last message that the log holds. `end` is where the stream ends.
@@ -212,10 +235,13 @@ class Subscriber:
             )
         if self._log.topic not in self._log.repository.topics(MESSAGES):
             return START
+        hinted, number = position, self._progress.read().get("number")
         for event in self._log.repository.events(self._log.topic, ulid, layout=MESSAGES):
             found = forms.position_of(forms.refs_of(event), self._broker.stream, self._broker.mark)
             if found is not None and order(found) <= order(end):
                 position = max(position, found, key=order)
+        if position == hinted != START and type(number) is int:
+            self._number = number
         return position
 
     def _append(self, batch: list[Incoming]) -> None:
@@ -243,8 +269,9 @@ class Subscriber:
     def _remember(self, moved: int) -> None:
         assert self._position is not None
         newest = self._log.repository.tail([self._log.topic], limit_per_topic=1, layout=MESSAGES)
-        facts = {"ulid": newest[0].ulid if newest else "", "mark": self._broker.mark}
-        self._progress.write(moved=moved, position=self._position, **facts)
+        ulid = newest[0].ulid if newest else ""
+        at: dict[str, Any] = {"position": self._position, "number": self._number, "mark": self._broker.mark}
+        self._progress.write(moved=moved, ulid=ulid, **at)
 
 
 def _hint(progress: Progress, broker: Broker) -> tuple[str, str | None]:

@@ -38,9 +38,10 @@ class NatsBroker:
     """One subject of one JetStream stream."""
 
     def __init__(
-        self, client: Client, context: JetStreamContext, stream: str, subject: str, mark: str
+        self, client: Client, context: JetStreamContext, stream: str, subject: str, mark: str, shared: bool
     ) -> None:
         self._client, self._context = client, context
+        self._shared = shared  # with other subjects: sequence numbers do not count the messages of this one
         self.stream, self.subject, self.mark = stream, subject, mark
         self._consumer: Any = None
         self._next = ""  # the position behind which the consumer goes on
@@ -83,7 +84,7 @@ class NatsBroker:
                     f"subject {subject} belongs to stream {found}, not {stream}",
                     advice=f"Leave --stream out, or write --stream {found}.",
                 )
-            created = (await context.stream_info(found)).created
+            facts = await context.stream_info(found)
         except (nats.errors.Error, TimeoutError) as error:
             await client.close()
             said = error or "timeout"
@@ -91,7 +92,8 @@ class NatsBroker:
         except Conflict:
             await client.close()
             raise
-        return cls(client, context, found, subject, mark_of(f"nats {found} {created}"))
+        mark = mark_of(f"nats {found} {facts.created}")
+        return cls(client, context, found, subject, mark, facts.config.subjects != [subject])
 
     async def last(self) -> str:
         """Return the sequence number of the stream's newest message."""
@@ -168,10 +170,7 @@ class NatsBroker:
             self._taken += len(numbers)
             if found:
                 self._next = str(found[-1].metadata.sequence.stream)
-                return [
-                    Incoming(str(each.metadata.sequence.stream), each.data, dict(each.headers or {}))
-                    for each in found
-                ]
+                return [self._incoming(each, each.metadata.sequence.stream) for each in found]
             # A slow server or network also brings nothing in time; a caller must not take that for the end.
             said = await self._asked(self._consumer.consumer_info())
             if not said.num_pending and said.delivered.consumer_seq == self._taken:
@@ -179,6 +178,10 @@ class NatsBroker:
             if said.delivered.consumer_seq != self._taken:
                 self._consumer = None
         raise Unavailable(f"messages of stream {self.stream} behind {after} do not arrive")
+
+    def _incoming(self, message: Any, number: int) -> Incoming:
+        headers = dict(message.headers or {})
+        return Incoming(str(number), message.data, headers, None if self._shared else number)
 
     async def _fetched(self, limit: int, wait_s: float) -> Sequence[Any]:
         import nats.errors

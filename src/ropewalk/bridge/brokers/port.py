@@ -28,6 +28,7 @@ class Incoming:
     position: str
     body: bytes
     headers: Mapping[str, str]
+    number: int | None = None  # among all that the stream ever took; None: it follows the message before it
 
 
 class Moved(Exception):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, Self
 
 from ropewalk.bridge.brokers.port import START, Incoming, Moved, Outgoing, address_of, mark_of, order
@@ -81,6 +82,17 @@ class RedisBroker:
             _incoming(identity.decode(), entry) for _, entries in found or () for identity, entry in entries
         ]
         assert all(order(each.position) > order(after) for each in batch)
+        return await self._numbered(batch) if batch else ()
+
+    async def _numbered(self, batch: list[Incoming]) -> list[Incoming]:
+        """Number the first entry if it is the oldest that the stream has, and the last if it is the newest."""
+        facts = await self._asked(self._client.xinfo_stream(self.stream))
+        added = facts.get("entries-added")  # since Redis 7
+        oldest = facts.get("first-entry") or (b"",)
+        if added is not None and oldest[0].decode() == batch[0].position:
+            batch[0] = replace(batch[0], number=added - facts["length"] + 1)
+        if added is not None and facts["last-generated-id"].decode() == batch[-1].position:
+            batch[-1] = replace(batch[-1], number=added)
         return batch
 
     async def _asked(self, answer: Any) -> Any:

@@ -28,6 +28,7 @@ class BridgeReport:
 
     published: int = 0
     received: int = 0
+    lost: int = 0  # messages that the broker removed before they were read
     reconnects: int = 0
     listeners: list[Callable[[BridgeReport], None]] = field(default_factory=list)
 
@@ -144,8 +145,10 @@ class Bridge:
         return moved is not None
 
     async def _receive(self, subscriber: Subscriber) -> bool:
+        before = subscriber.lost
         moved = await subscriber.step()
         self.report.received += moved or 0
+        self.report.lost += subscriber.lost - before
         if moved:
             self.report.tell()
         return moved is not None

@@ -42,6 +42,7 @@ def ls() -> None:
     lines = []
     for row in rows:
         lag = "" if row["lag"] is None else f", {row['lag']} behind"
+        lag += f", {row['lost']} lost" if row["lost"] else ""
         run = "never ran" if row["run_ms"] is None else f"last run {rfc3339(row['run_ms'])}"
         at = f"{row['kind']:<8}{row['source']} -> {row['target']}  at {row['position'] or 'the start'}{lag}, {run}"
         lines += [printable(at), *([f"        {printable(row['error'])}"] if row["error"] else [])]
@@ -148,7 +149,8 @@ def _run(
         else:
             say(f"bridging {name}; Ctrl-C ends")
             report = asyncio.run(_until_signal(running.run))
-    emit(_answer(report), f"ok  {report.published} published, {report.received} received")
+    lost = f", {report.lost} removed by the broker before they were read" if report.lost else ""
+    emit(_answer(report), f"ok  {report.published} published, {report.received} received{lost}")
 
 
 async def _until_signal(run: Callable[[asyncio.Event], Awaitable[BridgeReport]]) -> BridgeReport:
@@ -159,4 +161,4 @@ async def _until_signal(run: Callable[[asyncio.Event], Awaitable[BridgeReport]])
 
 
 def _answer(report: BridgeReport) -> dict[str, Any]:
-    return {"published": report.published, "received": report.received, "reconnects": report.reconnects}
+    return {name: getattr(report, name) for name in ("published", "received", "lost", "reconnects")}

@@ -108,7 +108,8 @@ class Consumer(Struct):
 class Bridge(Struct):
     """A mirror, a broker bridge or a webhook. `lag` is null if the source is not a log of this repository.
 
-    `position` is the last entry that was copied: a ULID, a block height or a position of the broker.
+    `position` is the last entry that was copied: a ULID, a block height or a position of the broker. `lost` counts
+    messages that the broker removed before the bridge read them.
     """
 
     kind: str
@@ -117,6 +118,7 @@ class Bridge(Struct):
     position: str | None
     lag: int | None
     moved: int
+    lost: int
     run_ms: int | None
     error: str | None
     error_ms: int | None
