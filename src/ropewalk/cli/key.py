@@ -48,12 +48,7 @@ new_passphrase_option = option("--new-passphrase-file", "F", "File with the new 
 @new_passphrase_option
 @option("--pkcs11", "URI", "Keep the key in a PKCS#11 token, and generate it there if it is missing.")
 def new(
-    name: str,
-    alg: str,
-    if_missing: bool,
-    encrypt: bool,
-    new_passphrase_file: str | None,
-    pkcs11: str | None,
+    name: str, alg: str, if_missing: bool, encrypt: bool, new_passphrase_file: str | None, pkcs11: str | None
 ) -> None:
     """Create the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers.
 

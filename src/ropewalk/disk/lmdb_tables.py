@@ -36,11 +36,7 @@ def _refusal(error: lmdb.Error, what: object) -> RopewalkError:
     """Translate an error of LMDB: damage is found by reading, everything else may be temporary."""
     said = f"{what}: {str(error).removeprefix(f'{what}: ')}"
     if isinstance(error, (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)):
-        return Damaged(
-            said,
-            reason="page",
-            advice=_RESTORE,
-        )
+        return Damaged(said, reason="page", advice=_RESTORE)
     if isinstance(error, lmdb.ReadonlyError):
         return Unavailable(
             said, advice="Ask for write access, or copy the repository to where you may write."

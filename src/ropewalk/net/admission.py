@@ -101,9 +101,7 @@ class Admission:
     """Count the connections of one server. `refused` gets peer and reason of each drop; it limits its own output."""
 
     def __init__(
-        self,
-        limits: ConnectionLimits,
-        refused: Callable[[str, str], None] = lambda _who, _why: None,
+        self, limits: ConnectionLimits, refused: Callable[[str, str], None] = lambda _who, _why: None
     ) -> None:
         self.limits = limits
         self.budget = connection_budget(limits.connections_max + limits.handshakes_max)

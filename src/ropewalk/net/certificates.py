@@ -47,9 +47,7 @@ class CertificateVerifier:
         return verification.PolicyBuilder().store(verification.Store(self._roots)).time(self._now())
 
     def _check(
-        self,
-        shown: x509.Certificate | None,
-        verify: Callable[[x509.Certificate], object],
+        self, shown: x509.Certificate | None, verify: Callable[[x509.Certificate], object]
     ) -> Certificate:
         if shown is None:
             raise Unauthenticated("the peer has shown no certificate", advice="Use one of our authority.")

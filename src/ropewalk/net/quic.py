@@ -434,10 +434,7 @@ async def connect_quic(
         return links[0]
 
     entering = connect(
-        host,
-        port,
-        configuration=_configuration(files, protocol, host, client=True),
-        create_protocol=begin,
+        host, port, configuration=_configuration(files, protocol, host, client=True), create_protocol=begin
     )
     try:
         async with asyncio.timeout(timeout_s):

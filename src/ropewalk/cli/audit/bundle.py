@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import (
-    MARKS,
-    emit,
-    group,
-    parse_input,
-    progress,
-    say,
-    session,
-    write_output,
-)
+from ropewalk.cli.common.command import MARKS, emit, group, parse_input, progress, say, session, write_output
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from ropewalk.bridge.brokers.port import Broker
     from ropewalk.bridge.brokers.run import BridgeReport, Direction
 
-LAZY = {
-    "webhook": "bridge.webhook:webhook Deliver events of a log to an HTTP endpoint, signed and retried.",
-}
+LAZY = {"webhook": "bridge.webhook:webhook Deliver events of a log to an HTTP endpoint, signed and retried."}
 
 bridge = Group(
     "bridge",

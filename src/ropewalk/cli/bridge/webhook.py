@@ -47,13 +47,7 @@ webhook = Group(
 @flag("--allow-private", "Permit loopback and private addresses.")
 @flag("--from-start", "Deliver what the log holds already, too. Default: new events only.")
 def add(
-    url: str,
-    name: str,
-    secret_file: Path,
-    form: str,
-    ordered: bool,
-    allow_private: bool,
-    from_start: bool,
+    url: str, name: str, secret_file: Path, form: str, ordered: bool, allow_private: bool, from_start: bool
 ) -> None:
     """Add a webhook: every new event of LOG is posted to URL, at least once."""
     from ropewalk.bridge.webhooks.hooks import Webhook

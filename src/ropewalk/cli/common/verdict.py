@@ -15,12 +15,7 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.kernel.report import Report, Step
 
-_WORDS: Final = {
-    "passed": "ok",
-    "failed": "FAILED",
-    "untrusted": "UNTRUSTED",
-    "partly": "PARTLY CHECKED",
-}
+_WORDS: Final = {"passed": "ok", "failed": "FAILED", "untrusted": "UNTRUSTED", "partly": "PARTLY CHECKED"}
 _OPTIONS: Final = {"untrusted": "--no-trust", "partly": "--allow-partly"}
 
 allow_partly_option: Callable[[Any], Any] = flag(

@@ -64,10 +64,7 @@ def _build(number: int, at_ms: int) -> Draft:
         },
         "why": {"reason": "demo"},
     }
-    return Draft(
-        {"type": "deployment.success", "payload": {"service": service, "build": number}},
-        trailer,
-    )
+    return Draft({"type": "deployment.success", "payload": {"service": service, "build": number}}, trailer)
 
 
 def _consume(stage: Stage, log: GitRepository) -> None:

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import (
-    emit,
-    group,
-    parse_input,
-    read_input,
-    say,
-    session,
-    write_output,
-)
+from ropewalk.cli.common.command import emit, group, parse_input, read_input, say, session, write_output
 from ropewalk.cli.common.locations import here, sealing_key
 from ropewalk.cli.common.options import flag, option, required
 

@@ -65,12 +65,7 @@ WITHHELD_ADVICE = (
 @option("--key", "NAME", "Sealing key for --output seal.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
 def run(
-    ns: str,
-    command: tuple[str, ...],
-    allow_secret: bool,
-    keeping: str,
-    key: str | None,
-    **fields: str | None,
+    ns: str, command: tuple[str, ...], allow_secret: bool, keeping: str, key: str | None, **fields: str | None
 ) -> None:
     """Run CMD, print its output, and record who ran what, when, where, and the result.
 
@@ -135,12 +130,7 @@ def run(
 
 
 def _answer(
-    recorded: Recorded,
-    code: int,
-    signals: Sequence[signal.Signals],
-    withheld: Withheld | None,
-    *,
-    kept: bool,
+    recorded: Recorded, code: int, signals: Sequence[signal.Signals], withheld: Withheld | None, *, kept: bool
 ) -> None:
     if session().json:
         emit_line({**recorded.to_json("ns"), "exit_code": code, "log_attached": kept})

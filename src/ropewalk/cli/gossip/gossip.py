@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import (
-    emit,
-    group,
-    parse_input,
-    progress,
-    read_input,
-    say,
-    write_output,
-)
+from ropewalk.cli.common.command import emit, group, parse_input, progress, read_input, say, write_output
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import choice, flag, option, required
 from ropewalk.kernel.terminal_text import printable_json

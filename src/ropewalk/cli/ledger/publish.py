@@ -21,11 +21,7 @@ def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 
 
 host_option = option(
-    "--host",
-    "H",
-    "Host name, the first part of the log's origin.",
-    default=DEFAULT_HOST,
-    callback=_host,
+    "--host", "H", "Host name, the first part of the log's origin.", default=DEFAULT_HOST, callback=_host
 )
 
 

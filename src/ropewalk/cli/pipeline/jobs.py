@@ -15,14 +15,7 @@ from ropewalk.cli.common.command import command, emit, read_input, say, session,
 from ropewalk.cli.common.locations import NODE_KEY, key_folder
 from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
-from ropewalk.cli.pipeline.running import (
-    Job,
-    as_job,
-    now_ms,
-    source_option,
-    spark_options,
-    warehouse_option,
-)
+from ropewalk.cli.pipeline.running import Job, as_job, now_ms, source_option, spark_options, warehouse_option
 from ropewalk.kernel.terminal_text import printable
 
 channels_option = option("--channels", "A,B", "Only these channels; default: all.")

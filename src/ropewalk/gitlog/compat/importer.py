@@ -12,14 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from ropewalk.errors import (
-    Conflict,
-    HeadMoved,
-    InvalidName,
-    NotFound,
-    RopewalkError,
-    Unverified,
-)
+from ropewalk.errors import Conflict, HeadMoved, InvalidName, NotFound, RopewalkError, Unverified
 from ropewalk.gitlog.compat.anchors_and_notes import import_anchors, import_notes, list_refs
 from ropewalk.gitlog.compat.conversion import (
     EntryReader,

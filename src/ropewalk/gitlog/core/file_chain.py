@@ -43,11 +43,7 @@ def add_files(repo: Repo, ref: str, files: Mapping[str, bytes], message: str, au
 
 
 def add_commit(
-    repo: Repo,
-    ref: str,
-    author: GitSignature,
-    message: str,
-    make: Callable[[str | None], list[GitObject]],
+    repo: Repo, ref: str, author: GitSignature, message: str, make: Callable[[str | None], list[GitObject]]
 ) -> Oid | None:
     """Commit the objects made for the current head, the last of them the tree; None if there are none.
 

@@ -364,12 +364,7 @@ def _trailer(topic: str, tip: Tip, draft: Draft, setting: AppendContext, anchor:
     if draft.trailer is None and tip.commit is not None:
         return default_trailer(topic, setting.now_ms, seq, tip.commit, anchor)
     trailer = make_trailer(
-        draft.trailer,
-        topic=topic,
-        now_ms=setting.now_ms,
-        seq=seq,
-        parent=tip.commit,
-        previous_anchor=anchor,
+        draft.trailer, topic=topic, now_ms=setting.now_ms, seq=seq, parent=tip.commit, previous_anchor=anchor
     )
     check_trailer(trailer)
     return jcs.encode(trailer)

@@ -107,12 +107,7 @@ async def sync_with(
 
 
 async def _sync_v13(
-    log: GossipLog,
-    url: str,
-    pull_only: bool,
-    idle_s: float,
-    tls: ssl.SSLContext | None,
-    token: str | None,
+    log: GossipLog, url: str, pull_only: bool, idle_s: float, tls: ssl.SSLContext | None, token: str | None
 ) -> SyncReport:
     pipe = await connect_websocket(url, timeout_s=idle_s, tls=tls, token=token)
     async with Peer(log, pipe, dialer=True, idle_s=idle_s, count_sent=True) as peer:

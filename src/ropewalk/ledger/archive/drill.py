@@ -151,11 +151,7 @@ def _roots(channel: Channel, size: int) -> dict[str, Any]:
     for last, leaf in channel.index.tree_leaves(0, size):
         outer.append(last)
         headers.append(leaf)
-    return {
-        "block_hash": last.hex(),
-        "outer_root": outer.root().hex(),
-        "header_root": headers.root().hex(),
-    }
+    return {"block_hash": last.hex(), "outer_root": outer.root().hex(), "header_root": headers.root().hex()}
 
 
 def _state(home: Path, channel: str, size: int, reducer: Reducer) -> str:

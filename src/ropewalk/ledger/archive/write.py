@@ -23,12 +23,7 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.entry import join
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.archive.files import (
-    ArchiveFolder,
-    ArchiveWriter,
-    archive_folders,
-    read_small,
-)
+from ropewalk.ledger.archive.files import ArchiveFolder, ArchiveWriter, archive_folders, read_small
 from ropewalk.ledger.archive.manifest import (
     ARCHIVE_BLOCKS_MAX,
     BLOCKS,

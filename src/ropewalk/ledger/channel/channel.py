@@ -46,12 +46,7 @@ from ropewalk.ledger.channel.receipted import ReceiptMark, read_mark, repair_adv
 from ropewalk.ledger.channel.segments.format import TornTail
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.writer import SegmentWriter
-from ropewalk.ledger.channel.settings import (
-    FOLDER,
-    ChannelSettings,
-    read_settings,
-    write_file,
-)
+from ropewalk.ledger.channel.settings import FOLDER, ChannelSettings, read_settings, write_file
 from ropewalk.ledger.channel.witnessed import witness_gate
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.model import Envelope

@@ -26,19 +26,8 @@ from ropewalk.kernel.proofs import LEDGER
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.ledger.envelope import formats
 from ropewalk.ledger.envelope.edge_forms import canonical_members, mark_cbor, mark_json, unmark
-from ropewalk.ledger.envelope.fields import (
-    OPTIONAL,
-    SCHEMA,
-    STRICT_SIGNED,
-    EventClass,
-    parse_timestamp,
-)
-from ropewalk.ledger.envelope.model import (
-    Envelope,
-    EnvelopeId,
-    payload_hash,
-    signature_preimage,
-)
+from ropewalk.ledger.envelope.fields import OPTIONAL, SCHEMA, STRICT_SIGNED, EventClass, parse_timestamp
+from ropewalk.ledger.envelope.model import Envelope, EnvelopeId, payload_hash, signature_preimage
 from ropewalk.ledger.envelope.template_cache import learn, recast
 
 ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send

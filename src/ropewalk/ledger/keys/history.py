@@ -238,8 +238,7 @@ class KeyHistory:
             said = self.look(proof.envelope, record.signer, record.header.channel, policy, record)
         except RopewalkError as error:
             raise Unverified(
-                f"block {record.height}: invalid key statement: {error.detail}",
-                height=record.height,
+                f"block {record.height}: invalid key statement: {error.detail}", height=record.height
             ) from error
         if said.act.act in ("policy", "evidence"):
             sealer = self._validities.get(record.signer)

@@ -188,12 +188,7 @@ def rotate_key(
 
 
 def follow_with_snapshots(
-    home: Path,
-    channel: str,
-    keys: Sequence[SigningKey],
-    *,
-    now_ns: Clock = time.time_ns,
-    wait_s: float = 0.0,
+    home: Path, channel: str, keys: Sequence[SigningKey], *, now_ns: Clock = time.time_ns, wait_s: float = 0.0
 ) -> LedgerReceipt | None:
     """Rotate the key of the companion channel of snapshots too; return None if there is nothing to do."""
     beside = companion(channel)

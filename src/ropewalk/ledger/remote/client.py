@@ -17,14 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, cast
 
-from ropewalk.errors import (
-    Invalid,
-    NegotiateAgain,
-    RopewalkError,
-    TooLarge,
-    Unavailable,
-    Unverified,
-)
+from ropewalk.errors import Invalid, NegotiateAgain, RopewalkError, TooLarge, Unavailable, Unverified
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope.envelope import parse_wire
 from ropewalk.ledger.envelope.model import envelope_id
@@ -33,19 +26,8 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client_session import ClientSession, Request
 from ropewalk.ledger.remote.dialing import PAUSE_S, Dialer
-from ropewalk.ledger.remote.messages import (
-    ROOM,
-    Op,
-    RemoteMessage,
-    correlation_of,
-    outcome_of,
-)
-from ropewalk.ledger.remote.negotiate import (
-    MESSAGE_BYTES,
-    Agreement,
-    Attest,
-    confidentiality_refusal,
-)
+from ropewalk.ledger.remote.messages import ROOM, Op, RemoteMessage, correlation_of, outcome_of
+from ropewalk.ledger.remote.negotiate import MESSAGE_BYTES, Agreement, Attest, confidentiality_refusal
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 from ropewalk.net.tls import TlsFiles
 

@@ -21,13 +21,7 @@ from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client_session import Carrier, ClientSession, PipeCarrier
 from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage, outcome_of
-from ropewalk.ledger.remote.negotiate import (
-    Attest,
-    Capabilities,
-    advertise,
-    capabilities_of,
-    check_answer,
-)
+from ropewalk.ledger.remote.negotiate import Attest, Capabilities, advertise, capabilities_of, check_answer
 from ropewalk.ledger.remote.quarantine import fresh_until, judge_report
 from ropewalk.ledger.versions.versions import newest_version
 from ropewalk.net.refusals import need_packages

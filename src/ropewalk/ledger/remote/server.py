@@ -337,12 +337,7 @@ class LedgerServer:
 
     async def _listen(self) -> Listening:
         return await serve_tcp(
-            self._accept,
-            self.host,
-            self.port,
-            limits=self._connections,
-            tls=self._tls,
-            refused=self.refused,
+            self._accept, self.host, self.port, limits=self._connections, tls=self._tls, refused=self.refused
         )
 
     def _session(self, pipe: TcpPipe) -> LedgerSession:

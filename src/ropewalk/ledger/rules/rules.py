@@ -20,14 +20,7 @@ from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import check_binding
 from ropewalk.ledger.rules.policy import Decision
 from ropewalk.ledger.rules.policy_rules import ask_tag, tag_allows
-from ropewalk.ledger.rules.verdict import (
-    PASSED,
-    Context,
-    EnvelopeHistory,
-    Position,
-    RuleFinding,
-    Verdict,
-)
+from ropewalk.ledger.rules.verdict import PASSED, Context, EnvelopeHistory, Position, RuleFinding, Verdict
 
 CHAIN_MAX: Final = 4096  # maximum ancestors of one envelope; each is looked up
 _UNCHAINED: Final = RuleFinding(

@@ -21,12 +21,7 @@ from ropewalk.ledger.channel.witnessed import read_witness_policy, read_witnesse
 from ropewalk.ledger.ingest.ticket import EnvelopeSink, LedgerReceipt
 from ropewalk.ledger.proof.proof import head_signer, signed_head
 from ropewalk.ledger.transparency.witness import WitnessRequest
-from ropewalk.ledger.transparency.witness_policy import (
-    NOTE,
-    cosignature_line,
-    cosignatures,
-    signature_lines,
-)
+from ropewalk.ledger.transparency.witness_policy import NOTE, cosignature_line, cosignatures, signature_lines
 from ropewalk.net.http_post import HttpAnswer, post_bytes
 
 WAIT_S: Final = 10.0

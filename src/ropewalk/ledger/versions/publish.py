@@ -154,11 +154,7 @@ def _check_fresh(home: Path, channel: str, ask: Envelope, now_ns: int) -> None:
 
 
 def _test(
-    home: Path,
-    channel: str,
-    muscle: Muscle,
-    reducer: Reducer,
-    watch: Callable[[Lines], Lines] | None,
+    home: Path, channel: str, muscle: Muscle, reducer: Reducer, watch: Callable[[Lines], Lines] | None
 ) -> dict[str, Any]:
     """Replay the channel with every version that the muscle supports; raise unless all give the same state."""
     known = {life.minor for life in versions.LIFECYCLE}

@@ -55,10 +55,7 @@ NEEDED = (
 
 
 def launch_equipped(
-    setting: Setting,
-    environment: MutableMapping[str, str],
-    *,
-    told: Callable[[str], None] = lambda _: None,
+    setting: Setting, environment: MutableMapping[str, str], *, told: Callable[[str], None] = lambda _: None
 ) -> SparkSession:
     """Return a session whose executors have what our jobs need; what they lack is sent, as far as it can be."""
     spark = launch(setting, environment)

@@ -165,7 +165,5 @@ class StreamSource:
             return BusEvent(topic, {}, about={**about, "omitted": len(event.raw)})
         payload = event.payload
         return BusEvent(
-            topic,
-            payload if self._policy is None else keep_private(self._policy, payload),
-            about=about,
+            topic, payload if self._policy is None else keep_private(self._policy, payload), about=about
         )

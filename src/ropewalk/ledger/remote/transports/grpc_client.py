@@ -52,12 +52,7 @@ class GrpcCarrier:
 
 
 async def connect_grpc(
-    host: str,
-    port: int,
-    files: TlsFiles,
-    timeout_s: float,
-    *,
-    check: Callable[[Certificate | None], None],
+    host: str, port: int, files: TlsFiles, timeout_s: float, *, check: Callable[[Certificate | None], None]
 ) -> GrpcCarrier:
     """Connect; raise Unavailable if nothing answers or its certificate does not match.
 
