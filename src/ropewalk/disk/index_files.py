@@ -44,9 +44,8 @@ CURRENT: Final = "current"
 VERSION: Final = 4
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _OLD: Final = ("data.mdb", "lock.mdb")  # what an index was made of up to version 3
-WASTE_MIN: Final = (
-    1 << 20
-)  # bytes of merged runs that are left in the file at least before it is written anew
+# Bytes of merged runs that are left in the file at least before it is written anew.
+WASTE_MIN: Final = 1 << 20
 SYNC_FROM: Final = 1 << 20  # bytes of an index that a power cut should not make us build again
 FILTERS_MAX: Final = 4096  # kept in memory once checked, 2 KiB each
 _PLACE: Final = struct.Struct(">QI")

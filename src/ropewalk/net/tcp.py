@@ -178,9 +178,8 @@ class ConnectionTasks:
             task.add_done_callback(self._tasks.discard)
 
     async def _attend(self, transport: asyncio.Transport, slot: ConnectionSlot) -> None:
-        if (
-            transport.is_closing()
-        ):  # dropped before this task began: a handshake would hold its memory until it times out
+        # Dropped before this task began: a handshake would hold its memory until it times out.
+        if transport.is_closing():
             return slot.leave()
         try:
             pipe = await self._open(transport, slot)

@@ -74,9 +74,8 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool, witnessed:
         sealing = stack.enter_context(open_for_append(channel))
         sinks.append(_sink(sealing, channel, witnessed, stack))
         receipt = sinks[0].submit(raw)
-        emit(
-            receipt.to_json(), receipt_line(receipt)
-        )  # before closing, which may fail: the envelope is durable
+        # Before closing, which may fail: the envelope is durable.
+        emit(receipt.to_json(), receipt_line(receipt))
     _say_unindexed(sealing)
     _end_unwitnessed(sinks)
 

@@ -96,9 +96,8 @@ def list_notes(repo: Repo, ref: str) -> dict[Oid, Oid]:
             if entry.mode == FOLDER and len(entry.name) == 2 and len(above) < 2 * FAN_OUT_MAX:
                 trees.append((name, entry.oid))
             elif entry.mode != FOLDER and len(name) == 40:
-                found.setdefault(
-                    Oid(name), entry.oid
-                )  # the one `read_note` finds: the folder nearer to the top
+                # The one `read_note` finds: the folder nearer to the top.
+                found.setdefault(Oid(name), entry.oid)
     return found
 
 

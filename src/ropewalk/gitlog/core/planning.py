@@ -106,9 +106,8 @@ class Plan:
     tip: Tip
     objects: list[GitObject] | ObjectBatch = field(default_factory=list)
     outcomes: list[Receipt | RopewalkError] = field(default_factory=list)
-    places: EntryColumns = field(
-        default_factory=lambda: EntryColumns([], [], [], [])
-    )  # the new ones, for an index
+    # The new ones, for an index.
+    places: EntryColumns = field(default_factory=lambda: EntryColumns([], [], [], []))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,8 @@ def rescue(
     that the log carries already, under its own name or recorded again, is passed over: doing this twice does it once.
     """
     ref = layout.head_ref(topic)
-    with log.store.turn(
-        f"{ref} rescue"
-    ):  # a separate lock: two rescues at once would record everything twice
+    # A separate lock: two rescues at once would record everything twice.
+    with log.store.turn(f"{ref} rescue"):
         heads = [old] if old is not None else log.lines.kept(layout, topic)
         # A rewritten history is accepted first, by a person; an unknown log is a wrong name.
         log.lines.line(layout, topic, must_exist=not heads)

@@ -28,9 +28,8 @@ from ropewalk.gitlog.store.pack_index import GrowingIndex, PackEntry, PackIndex,
 from ropewalk.gitlog.store.pack_writer import PACK_HEADER, STORED_OBJECTS_MAX, compressed_entry, entry_kind
 
 PACKS_SMALL_MAX = 48  # more packs than this and a roll-up is worth its while
-PACK_OBJECTS_MAX = (
-    2 * STORED_OBJECTS_MAX
-)  # bounds the time and memory of one roll-up; larger packs are left to `git gc`
+# Bounds the time and memory of one roll-up; larger packs are left to `git gc`.
+PACK_OBJECTS_MAX = 2 * STORED_OBJECTS_MAX
 PACK_TAIL_BYTES = 20  # its checksum
 WRITE_BYTES = 1 << 20  # written at a time
 KIND_WHOLE_MAX = 4  # kinds above are deltas

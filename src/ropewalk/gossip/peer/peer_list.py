@@ -11,9 +11,8 @@ from typing import Any
 from ropewalk.disk.durable import Disk, unavailable
 
 FOLDER = "peers"
-LIST_BYTES_MAX = (
-    1 << 20
-)  # of one process; the file is written by us, but lies on a disk that others may write to
+# Of one process; the file is written by us, but lies on a disk that others may write to.
+LIST_BYTES_MAX = 1 << 20
 _TRIES = 20  # reads of a file that is being written
 
 

@@ -54,9 +54,8 @@ class LiveSession:
         self._outbox_bytes = 0
         self._announcing = False
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._lock = (
-            threading.RLock()
-        )  # of the queue, the seen keys and the counters; never held while the log is
+        # Of the queue, the seen keys and the counters; never held while the log is.
+        self._lock = threading.RLock()
 
     # What we send
 

@@ -283,9 +283,8 @@ class OpenLog(Closing):
         state = self.index.state
         try:
             self._check_known()
-            key_history = (
-                channel.key_history()
-            )  # under the lock: no other process writes key statements meanwhile
+            # Under the lock: no other process writes key statements meanwhile.
+            key_history = channel.key_history()
             if self.writer.statements is None:
                 self.writer.statements = sum(is_key_statement(each.envelope) for each in channel.key_proofs())
             self._check_keys((key, *also), key_history, max(now_ns(), state.timestamp_ns))

@@ -117,9 +117,8 @@ def decode_base64(text: str, where: str) -> bytes:
     """
     try:
         raw = a2b_base64(text)
-        if (
-            b2a_base64(raw, newline=False) == text.encode()
-        ):  # a lenient decoding would not encode to the same text
+        # A lenient decoding would not encode to the same text.
+        if b2a_base64(raw, newline=False) == text.encode():
             return raw
     except (Base64Error, ValueError):
         pass

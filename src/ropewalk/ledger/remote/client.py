@@ -154,9 +154,8 @@ class LedgerClient(Dialer):
         """Send one envelope, and return its receipt once it is durable there. What refuses it there is raised here."""
         waiting: asyncio.Future[LedgerReceipt] = asyncio.get_running_loop().create_future()
         raw = check_wire(raw)
-        if (
-            not self._gathered
-        ):  # what other callers submit in this turn of the loop goes with it, in one message
+        # What other callers submit in this turn of the loop goes with it, in one message.
+        if not self._gathered:
             self._gathering = asyncio.get_running_loop().create_task(self._submit_gathered())
         self._gathered.append((raw, waiting))
         return await waiting

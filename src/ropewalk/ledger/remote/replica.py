@@ -215,9 +215,8 @@ def _take_longest(
     trust = Trust((read_settings(home, channel).signer,), ())  # the keys of the replica never change
     shutil.rmtree(staged, ignore_errors=True)
     found = _pull(remote, staged, channel, trust=trust, told=told)
-    with OpenReplica(
-        Channel(home, channel), wait_s=WRITER_WAIT_S
-    ) as ours:  # no other writer while it is exchanged
+    # No other writer while it is exchanged.
+    with OpenReplica(Channel(home, channel), wait_s=WRITER_WAIT_S) as ours:
         head = ours.log.head
         with Channel(staged, channel) as theirs:
             epoch = theirs.key_history().epoch

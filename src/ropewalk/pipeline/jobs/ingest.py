@@ -95,9 +95,8 @@ class Ingest:
         self.group = group
         self.rows_per_batch = rows_per_batch
         self.typed = typed
-        self.misfits: Counter[str] = (
-            Counter()
-        )  # rows of typed tables with a value that did not fit its column
+        # Rows of typed tables with a value that did not fit its column.
+        self.misfits: Counter[str] = Counter()
         self.options = {"repository": str(self.source), "verify": mode}
         self.options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
         self._now_ms, self._told, self._on_progress = now_ms, told, on_progress
@@ -133,9 +132,8 @@ class Ingest:
             query = self._query()
             while not stopped():
                 at = self._at(manifests)
-                if (
-                    self.mode != "off"
-                ):  # a log rewritten behind the recorded head need not show in what comes next
+                # A log rewritten behind the recorded head need not show in what comes next.
+                if self.mode != "off":
                     query.require(at)
                 end = query.latest(at, self.rows_per_batch)
                 found = None

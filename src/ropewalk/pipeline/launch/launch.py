@@ -128,9 +128,8 @@ def _quieten() -> None:
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs every interrupt at length
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).setLevel(
-            logging.CRITICAL
-        )  # as its own class, which takes more arguments
+        # As its own class, which takes more arguments.
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def stop(spark: SparkSession) -> None:

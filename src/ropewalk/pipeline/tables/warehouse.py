@@ -304,9 +304,8 @@ class Warehouse:
         """Remove what no manifest names yet, or no longer."""
         staging = self.inside(HOME, "staging")
         for path in leftovers:
-            if (
-                path == staging
-            ):  # tasks of a killed driver may still write there; the next run removes the rest
+            # Tasks of a killed driver may still write there; the next run removes the rest.
+            if path == staging:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.is_dir():
                 shutil.rmtree(path)

@@ -264,9 +264,8 @@ def _bus_event(read: _Members, found: Mapping[str, Any]) -> BusEvent:
     seq_origin, seq_proxy = None, read.number_or_none("seq_proxy")
     inside = payload.get("seq_origin")
     if seq_proxy is not None and "seq_origin" in found:
-        seq_origin = read.number(
-            "seq_origin"
-        )  # the payload has a member of that name, which is not the proxy's
+        # The payload has a member of that name, which is not the proxy's.
+        seq_origin = read.number("seq_origin")
     elif seq_proxy is not None and isinstance(inside, int) and not isinstance(inside, bool):
         seq_origin = inside  # a proxy has put it there
         payload = {key: value for key, value in payload.items() if key != "seq_origin"}

@@ -121,9 +121,8 @@ class Subscriber:
             lost.append(self._lose("restarted", f"the server began anew; it was {self.stream}"))
         self.stream = ack.stream
         if self.seq is None:
-            self.seq = self.start = (
-                ack.seq
-            )  # from here on nothing is missed, also not what comes before our `sub` arrives
+            # From here on nothing is missed, also not what comes before our `sub` arrives.
+            self.seq = self.start = ack.seq
         self._out.append(encode(Sub(self.refs, self.topics, self.seq)))
         return lost
 

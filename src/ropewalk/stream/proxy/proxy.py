@@ -113,9 +113,8 @@ class Proxy:
         self._changed = changed  # called when there may be something to send upstream, or to record
         self._subscriber = Subscriber(refs=refs, topics=topics)
         self._extra: list[str] = []
-        self._asked: deque[list[UpstreamSubscription]] = (
-            deque()
-        )  # patterns whose `sub` is followed by a ping, by ping
+        # Patterns whose `sub` is followed by a ping, by ping.
+        self._asked: deque[list[UpstreamSubscription]] = deque()
         self._granted = limits.outstanding_max  # what the upstream may send without more credit
         self._owed: deque[int] = deque()  # numbers of frames no client has taken
         self._link_base = base  # the last number before this link; it is owed no credit for frames of others
@@ -189,9 +188,8 @@ class Proxy:
     def left(self) -> None:
         """Note that a client has disconnected."""
         if not self._anybody():
-            self.reached(
-                self.window.seq
-            )  # no client to wait for; the window is kept for those that come back
+            # No client to wait for; the window is kept for those that come back.
+            self.reached(self.window.seq)
 
     # The upstream
 

@@ -304,9 +304,8 @@ class StreamServer:
             async with self._turns:
                 link.wake.clear()
                 texts = connection.take(self._clock.now_ms())
-                closing = (
-                    connection.closing
-                )  # as of now: one that comes while we send has its own last frames
+                # As of now: one that comes while we send has its own last frames.
+                closing = connection.closing
                 if texts:
                     await asyncio.sleep(0)
             if texts:

@@ -38,9 +38,8 @@ FRAME_BYTES: Final = 1 << 18  # before packing; a larger block has its own frame
 LEVEL: Final = 3
 SKIPPED: Final = struct.Struct("<II")  # magic and length of a frame that unpacking skips
 SKIPPED_MAGIC: Final = 0x184D2A5E
-FOOT: Final = struct.Struct(
-    ">8sQQQQ32s"
-)  # magic, lengths of manifest, records and table, first height, checksum
+# Magic, lengths of manifest, records and table, first height, checksum.
+FOOT: Final = struct.Struct(">8sQQQQ32s")
 FOOT_MAGIC: Final = b"RWSEGZ01"
 FRAME: Final = struct.Struct(">QQQ16s")  # offset in the file, offset in the segment, first height, checksum
 MEMBERS: Final = frozenset(
