@@ -137,7 +137,7 @@ class Disk:
         sync(descriptor)
 
     def fsync_directory(self, path: Path) -> None:
-        """A new name is durable only once its directory is."""
+        """Make new names in a directory durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self.fsync(descriptor)
@@ -145,7 +145,7 @@ class Disk:
             os.close(descriptor)
 
     def touch_new(self, path: Path, raw: bytes) -> None:
-        """A marker file; losing it in a power cut does no harm, so it is not synced."""
+        """Make a marker file; losing it in a power cut does no harm, so it is not synced."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             self.write(descriptor, raw)

@@ -113,7 +113,7 @@ class IndexFiles:
     """One index as it was when it was last loaded. Close it."""
 
     def __init__(self, folder: Path, mode: int = 0o600) -> None:
-        """`mode` is that of the files it makes."""
+        """Open the files in a folder; `mode` is that of the files it makes."""
         self.folder, self._mode = folder, mode
         self._current = str(folder / CURRENT)
         self.extent = IndexExtent.new()

@@ -227,4 +227,4 @@ class MemoryTables:
         return self._version
 
     def close(self) -> None:
-        """Nothing to give back; the tables stay readable."""
+        """Give nothing back; the tables stay readable."""

@@ -190,7 +190,7 @@ def _fault(raw: bytes, dialect: Dialect) -> InvalidCbor:
 
 
 def _has_integral_float(raw: bytes) -> bool:
-    """Whether a float that must be an integer could be written in `raw`; also true for bytes that only look so."""
+    """Return whether `raw` may hold a float that must be an integer; also true for bytes that only look so."""
     return _FLOAT64 in raw and any(
         is_safe_integer(struct.unpack_from(">d", raw, found.end())[0])
         for found in _FLOAT64_INTEGRAL.finditer(raw)
@@ -281,7 +281,7 @@ _Way: TypeAlias = "tuple[_Way, str | int] | None"
 
 
 def _settle(value: Any, dialect: Dialect, way: _Way = None, depth: int = 0) -> Any:
-    """The value as cbor2 writes it canonically: sorted, numbers reduced, links as tags; refuses what has no form."""
+    """Return what cbor2 writes canonically: sorted, numbers reduced, links as tags; refuse what has no form."""
 
     def refuse(reason: str) -> InvalidCbor:
         where = _pointer(way)

@@ -179,7 +179,7 @@ def _long_head(raw: bytes, at: int, info: int, refuse: Refuse) -> tuple[int, int
 
 
 def _check_float(raw: bytes, at: int, info: int, dialect: Dialect, refuse: Refuse) -> int:
-    """A float has the one width its dialect allows; returns where it ends. Other simple values there are none."""
+    """Refuse a float of another width than its dialect allows, and other simple values; return where it ends."""
     if info not in _FLOATS:
         raise refuse(
             "undefined" if info == 23 else "break without a beginning" if info == 31 else "simple value"

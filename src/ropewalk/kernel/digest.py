@@ -91,7 +91,7 @@ class Tag(bytes, Enum):
 
 
 def blake3(raw: bytes) -> bytes:
-    """BLAKE3-256 of the bytes.
+    """Return the BLAKE3-256 of the bytes.
 
     >>> blake3(b"").hex()[:16]
     'af1349b9f5f9a1a6'
@@ -100,7 +100,7 @@ def blake3(raw: bytes) -> bytes:
 
 
 def sha256(raw: bytes) -> bytes:
-    """SHA-256 of the bytes.
+    """Return the SHA-256 of the bytes.
 
     >>> sha256(b"").hex()[:16]
     'e3b0c44298fc1c14'
@@ -109,7 +109,7 @@ def sha256(raw: bytes) -> bytes:
 
 
 def tagged(tag: Tag, *parts: bytes) -> bytes:
-    """BLAKE3-256 of the tag followed by the parts, nothing between them.
+    """Return the BLAKE3-256 of the tag followed by the parts, nothing between them.
 
     The parts of one tag have fixed lengths or carry their own ends: nothing here marks where one stops.
 
@@ -161,7 +161,7 @@ class Cid:
 
 
 def cid(codec: int, raw: bytes) -> bytes:
-    """CIDv1 of the bytes with SHA2-256, in binary form.
+    """Return the CIDv1 of the bytes with SHA2-256, in binary form.
 
     >>> cid(RAW, b"rope").hex()[:8]
     '01551220'

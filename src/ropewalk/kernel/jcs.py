@@ -70,7 +70,7 @@ def encode_foreign(value: object) -> bytes:
 
 
 def parse(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MAX) -> Json:
-    """The value of strict JSON: RFC 8259 in UTF-8, unique keys, numbers and nesting within the bounds of this module.
+    """Return the value of strict JSON: RFC 8259 in UTF-8, unique keys, numbers and nesting within our bounds.
 
     Give `bytes_max` for every document of a remote peer: its size and its number of items are checked before
     it is parsed, and `TooLarge` is raised. Integral numbers come back as int, so that `1.0` and `1` are the same value
@@ -88,7 +88,7 @@ def parse(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MA
 
 
 def parse_foreign(raw: bytes) -> Json:
-    """As `parse`, but every number is a double, as ECMAScript reads it; large integers are rounded.
+    """Parse with every number as a double, as ECMAScript reads it; large integers are rounded.
 
     >>> parse_foreign(b'[9007199254740993, 1]')
     [9007199254740992.0, 1]
@@ -97,7 +97,7 @@ def parse_foreign(raw: bytes) -> Json:
 
 
 def read_foreign(raw: bytes) -> tuple[Json, bytes]:
-    """As `parse_foreign`, with the canonical bytes of the value.
+    """Return what `parse_foreign` does, with the canonical bytes of the value.
 
     >>> read_foreign(b'{"a": 2.0}')
     ({'a': 2}, b'{"a":2}')
@@ -106,7 +106,7 @@ def read_foreign(raw: bytes) -> tuple[Json, bytes]:
 
 
 def parse_canonical(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MAX) -> Json:
-    """As `parse`, but the bytes must already be the canonical ones.
+    """Parse bytes that must already be the canonical ones.
 
     >>> parse_canonical(b'{"a":1}')
     {'a': 1}
@@ -154,7 +154,7 @@ def canonicalise(raw: bytes) -> bytes:
 
 
 def _encode_fast(value: object) -> tuple[bytes | None, bool]:
-    """Canonical bytes where they are cheap to prove so, and whether every number was written unchanged.
+    """Return canonical bytes where they are cheap to prove so, and whether every number was written unchanged.
 
     No bytes say nothing about the value.
     """
@@ -188,7 +188,7 @@ def _is_plain(items: Iterable[Any], room: int) -> bool:
 
 
 def _respelt(value: Any, room: int) -> Any:
-    """The value with each double as something that orjson writes canonically; copies only what it must change."""
+    """Return the value with each double as something that orjson writes canonically; copy only what must change."""
     kind = type(value)
     if kind is float:
         return _double_strict(value)
@@ -231,7 +231,7 @@ _NumberForm: TypeAlias = Callable[[int | float], object]
 
 
 def _encode_exact(value: object, form: _NumberForm) -> bytes:
-    """Canonical bytes by way of a copy that leaves orjson nothing to decide: key order and number text are given."""
+    """Return canonical bytes by a copy that leaves orjson nothing to decide: key order and number text are given."""
     try:
         return orjson.dumps(_copy(value, form, DEPTH_MAX), option=_PLAIN)
     except _Refused as refused:

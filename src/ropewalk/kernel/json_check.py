@@ -178,7 +178,7 @@ def _unquoted(digits: bytes) -> str:
 
 
 def _string_end(raw: bytes, at: int) -> int:
-    """Past the closing quote of the string that opens at `at`."""
+    """Return the place past the closing quote of the string that opens at `at`."""
     body = _string(raw, at)
     assert body is not None
     end = body.end()

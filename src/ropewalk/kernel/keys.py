@@ -233,7 +233,7 @@ class SigningKey:
         return cls(alg, entropy)
 
     def sign(self, message: bytes) -> bytes:
-        """64 bytes that `public` verifies; the same message always gives the same bytes.
+        """Return 64 bytes that `public` verifies; the same message always gives the same bytes.
 
         >>> key = SigningKey.generate("p256", b"e" * 32)
         >>> key.sign(b"rope") == key.sign(b"rope")

@@ -228,7 +228,7 @@ class Nodes(ABC):
         return size
 
     def _path(self, height: int, place: int, size: int) -> list[bytes]:
-        """Siblings from one node up to the root of `size` leaves; a missing sibling is a node that rises."""
+        """Return the siblings from one node up to the root of `size` leaves; a missing sibling is a node that rises."""
         path, node, last = [], self.node, size - 1 >> height
         while last:
             sibling = place ^ 1

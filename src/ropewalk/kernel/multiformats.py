@@ -59,7 +59,7 @@ def varint_decode(raw: bytes, start: int = 0) -> tuple[int, int]:
 
 
 def base58_encode(raw: bytes) -> str:
-    """Base58 with the Bitcoin alphabet; a leading zero byte is written as `1`.
+    """Return base58 with the Bitcoin alphabet; a leading zero byte is written as `1`.
 
     >>> base58_encode(b"hello world")
     'StV1DL6CwTryKyV'
@@ -94,7 +94,7 @@ def base58_decode(text: str) -> bytes:
 
 
 def base32_encode(raw: bytes) -> str:
-    """RFC 4648 base32, lower case, without padding.
+    """Return RFC 4648 base32, lower case, without padding.
 
     >>> base32_encode(b"rope")
     'ojxxazi'
@@ -118,7 +118,7 @@ def base32_decode(text: str) -> bytes:
 
 
 def base64_encode(raw: bytes) -> str:
-    """RFC 4648 base64, padded.
+    """Return RFC 4648 base64, padded.
 
     >>> base64_encode(b"rope")
     'cm9wZQ=='

@@ -59,7 +59,7 @@ class Hasher:
         return digest
 
     def level(self, packed: bytes | bytearray) -> bytes:
-        """All parents of an even run of packed hashes. One tight loop: this is where building a tree spends its time.
+        """Return all parents of an even run of packed hashes, in one tight loop: building a tree spends its time here.
 
         >>> a, b = LEDGER.leaf(b"a"), LEDGER.leaf(b"b")
         >>> LEDGER.level(a + b + b + a) == LEDGER.node(a, b) + LEDGER.node(b, a)
@@ -89,7 +89,7 @@ class RangeProof:
 
 
 def pack_leaves(leaves: Iterable[bytes]) -> bytes:
-    """Leaf hashes end to end; anything that is not 32 bytes is refused, for it would shift all that follow.
+    """Join leaf hashes end to end; refuse what is not 32 bytes, for it would shift all that follow.
 
     >>> len(pack_leaves([bytes(32), bytes(32)]))
     64
@@ -139,7 +139,7 @@ def verify_inclusion(
 def verify_consistency(
     old: int, new: int, path: Sequence[bytes], old_root: bytes, new_root: bytes, hasher: Hasher = LEDGER
 ) -> None:
-    """The first `old` leaves under the new root are all the leaves under the old one (RFC 9162 §2.1.4.2).
+    """Verify that the first `old` leaves under the new root are those under the old one (RFC 9162 §2.1.4.2).
 
     Every tree extends the empty one; that, and a tree with itself, needs no hashes.
 
@@ -186,7 +186,7 @@ def verify_consistency(
 def verify_range(
     leaves: Sequence[bytes], start: int, size: int, proof: RangeProof, root: bytes, hasher: Hasher = LEDGER
 ) -> None:
-    """These leaves stand side by side from `start` under the root of `size` leaves.
+    """Verify that these leaves stand side by side from `start` under the root of `size` leaves.
 
     The range of one leaf is its inclusion proof, sorted by side; the range of all leaves needs no hashes.
 

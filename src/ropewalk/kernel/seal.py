@@ -48,7 +48,7 @@ class SealingKey:
         return cls(entropy)
 
     def seal(self, nonce: bytes, plaintext: bytes, aad: bytes) -> bytes:
-        """Ciphertext and tag; `aad` is bound to them without being stored.
+        """Return ciphertext and tag; `aad` is bound to them without being stored.
 
         >>> len(SealingKey(bytes(32)).seal(bytes(24), b"rope", b""))
         20
@@ -77,7 +77,7 @@ class SealingKey:
 
 
 def hkdf_sha256(secret: bytes, info: bytes, length: int, salt: bytes = b"") -> bytes:
-    """RFC 5869 with SHA-256: as many bytes as asked from a secret, apart for every `info`.
+    """Derive as many bytes as asked from a secret, apart for every `info` (RFC 5869 with SHA-256).
 
     >>> hkdf_sha256(b"\\x0b" * 22, bytes.fromhex("f0f1f2f3f4f5f6f7f8f9"), 42, bytes(range(13))).hex()[:16]
     '3cb25f25faacd57a'

@@ -144,7 +144,7 @@ class _Curve:
         return None
 
     def der(self, signature: bytes) -> bytes:
-        """r ‖ s as the libraries want it, if both are in range and s is low."""
+        """Return r ‖ s as the libraries want it, if both are in range and s is low."""
         r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
         if not (0 < r < self.n and 0 < s < self.n):
             raise SigInvalid(f"{self.name}: r or s outside 1 … n−1", alg=self.name, reason="range")

@@ -88,7 +88,7 @@ def to_bytes(ulid: Ulid) -> bytes:
 
 
 def all_to_bytes(ulids: Iterable[Ulid]) -> list[bytes]:
-    """As `to_bytes`, of many at once: those of one millisecond mostly differ in their last character only.
+    """Convert many at once, as `to_bytes` does one: those of a millisecond mostly differ in their last character only.
 
     >>> [raw.hex()[-4:] for raw in all_to_bytes(next_ulids(None, 0, bytes(10), 3))]
     ['0000', '0001', '0002']
@@ -135,7 +135,7 @@ def next_ulid(last: Ulid | None, now_ms: int, entropy: bytes) -> Ulid:
 
 
 def next_ulids(last: Ulid | None, now_ms: int, entropy: bytes, count: int) -> list[Ulid]:
-    """As many ULIDs as asked, each one above the one before: what `next_ulid` gives within one millisecond.
+    """Return as many ULIDs as asked, each above the one before: what `next_ulid` gives within one millisecond.
 
     >>> next_ulids(None, 1469922850259, bytes(10), 2)
     ['01ARZ3NDEK0000000000000000', '01ARZ3NDEK0000000000000001']

@@ -102,7 +102,7 @@ class QuicPipe:
         return left
 
     def fail(self, error: RopewalkError) -> None:
-        """There will be no more: the stream or the connection was broken off."""
+        """Record that there will be no more: the stream or the connection was broken off."""
         self.error = self.error or error
         self._changed.set()
 
@@ -290,7 +290,7 @@ class QuicLink(QuicConnectionProtocol):
 
 @contextlib.contextmanager
 def _without(holder: Any, name: str) -> Any:
-    """Within, a counter is 0: aioquic doubles a limit whenever half of it was used."""
+    """Keep a counter at 0 within: aioquic doubles a limit whenever half of it was used."""
     kept = getattr(holder, name)
     setattr(holder, name, 0)
     try:

@@ -236,7 +236,7 @@ def _as_problem(_connection: object, _request: Request, response: Response) -> R
 
 
 def page_origins(host: str, port: int) -> set[str]:
-    """What a browser calls pages of ours, by addresses alone: the owner of a name can make it resolve to this machine.
+    """Return what a browser calls our pages, by addresses alone: a name can be made to resolve to this machine.
 
     >>> page_origins("192.0.2.7", 8090)
     {'http://192.0.2.7:8090'}

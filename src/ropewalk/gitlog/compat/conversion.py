@@ -77,7 +77,7 @@ def source_of(event: Event) -> tuple[str, str] | None:
 
 
 def find_envelope(repo: Journals, entry: CompatEntry) -> tuple[dict[str, Any], str] | None:
-    """The envelope an entry brings along, and its promised name: in the trailer (our exports) or in the tree (S0)."""
+    """Return the envelope of an entry and its promised name: in the trailer (our exports) or in the tree (S0)."""
     trailer = entry.trailer or {}
     envelope, promised = trailer.get("envelope"), trailer.get("content_id")
     if isinstance(envelope, dict) and isinstance(promised, str):

@@ -55,7 +55,7 @@ class CompatEntry:
 
 
 def note_refs(root: str) -> tuple[str, str]:
-    """Where the notes of a journal lie: git puts `refs/notes/` before the name it is given; fetches may undo that.
+    """Return the refs of a journal's notes: git puts `refs/notes/` before the name it is given; fetches may undo that.
 
     >>> note_refs("refs/_shiplog/")
     ('refs/notes/refs/_shiplog/notes/logs', 'refs/_shiplog/notes/logs')
@@ -209,7 +209,7 @@ def _trailer(text: str, problems: list[str]) -> tuple[dict[str, Any] | None, boo
 
 
 def _lenient(body: str) -> tuple[Any, list[str]]:
-    """JSON as jq takes it: the last of equal keys, doubles at their limit, U+FFFD for broken characters."""
+    """Parse JSON as jq does: the last of equal keys, doubles at their limit, U+FFFD for broken characters."""
     odd: list[str] = []
 
     def pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _env_of(target: ImportTarget, topic: str) -> str:
 
 
 def _written(repo: Journals, journal: _Journal) -> tuple[dict[tuple[str, str, str], Oid], set[str]]:
-    """What the journal holds already: what we exported, by ULID, content id and envelope, and every commit of it."""
+    """Return what the journal holds: our exports by ULID, content id and envelope, and every commit of it."""
     ours: dict[tuple[str, str, str], Oid] = {}
     oids: set[str] = set()
     tip = True
@@ -325,7 +325,7 @@ def _carry_notes(repo: Journals, journal: _Journal, report: ExportReport) -> Non
 
 
 def _pretty(trailer: Mapping[str, Any]) -> str:
-    """JSON as `jq -S` prints it: two spaces, names in code point order, every character as itself."""
+    """Return JSON as `jq -S` prints it: two spaces, names in code point order, every character as itself."""
     return orjson.dumps(trailer, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode()
 
 
@@ -339,7 +339,7 @@ def _whole(seconds: object) -> int:
 
 
 def _line(value: object) -> str:
-    """A user's text within a line for people; further lines are indented, so that none passes for the separator."""
+    """Return a user's text within a line for people; indent further lines, so that none passes for the separator."""
     return "\n  ".join(str(value).splitlines()) if value else str(value)
 
 

@@ -144,7 +144,7 @@ def _journals(
 
 
 def _is_export(repo: Journals, target: ImportTarget, journal: Journal) -> bool:
-    """Whether every entry of a journal came out of one log here, under another name: then there is nothing to import.
+    """Return whether every entry of a journal came out of one log here, under another name: nothing is to import.
 
     A journal only claims its source; it is accepted once that log is found to hold all of it.
     """

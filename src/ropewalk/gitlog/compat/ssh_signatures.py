@@ -301,7 +301,7 @@ def _end_of_options(text: str) -> int:
 
 
 def _moment(text: str | None) -> int | None:
-    """`YYYYMMDD[HHMM[SS]][Z]`; taken as UTC, so that it means the same on every machine. Else ValueError."""
+    """Parse `YYYYMMDD[HHMM[SS]][Z]` as UTC, so that it means the same on every machine. Raise ValueError for others."""
     if text is None:
         return None
     match = MOMENT.fullmatch(text)

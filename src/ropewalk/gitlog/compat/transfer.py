@@ -59,7 +59,7 @@ def import_from_compat(
 
 
 def sealed_note(log: GitRepository, key: SealingKey, key_name: str, policy: str = NOTE_POLICY) -> Note:
-    """Keeps of a note a pointer to it; the note itself is sealed in the private store."""
+    """Keep of a note a pointer to it; the note itself is sealed in the private store."""
     mail = log.store.identity.rpartition("<")[2].rstrip(">")
 
     def seal(raw: bytes) -> bytes:

@@ -63,7 +63,7 @@ def read_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
 
 
 def find_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
-    """As `read_cursor`; what cannot be read is a cursor without ULID, so that it can be listed and set again."""
+    """Return what `read_cursor` does; one that cannot be read has no ULID, so that it can be listed and set again."""
     try:
         return read_cursor(repo, group, topic)
     except (BrokenLink, Invalid):

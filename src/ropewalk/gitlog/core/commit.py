@@ -161,7 +161,7 @@ def default_trailer(topic: str, now_ms: int, seq: int, parent: str, previous_anc
 
 @lru_cache(maxsize=64)
 def _default_parts(topic: str, now_s: int, previous_anchor: str | None) -> tuple[bytes, bytes, bytes]:
-    """The default trailer cut at the two places in which the events of a batch differ: its parent and its number."""
+    """Cut the default trailer at the two places in which the events of a batch differ: its parent and its number."""
     stand_in = "0" * 40
     trailer = make_trailer(
         None, topic=topic, now_ms=now_s * 1000, seq=0, parent=stand_in, previous_anchor=previous_anchor

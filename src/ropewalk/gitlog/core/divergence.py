@@ -158,7 +158,7 @@ def origin_of(event: Event) -> ContentId:
 
 
 def draft_of(repo: Repo, layout: Layout, event: Event) -> Draft:
-    """A displaced event as it is recorded again: everything but its ULID and its place, and the name of what it was."""
+    """Return a displaced event to record again: everything but its ULID and its place, and the name of what it was."""
     commit = _commit(repo, event.commit)
     files = attachments_of(repo, commit) if layout is MESSAGES else {}
     refs = event.envelope.get("refs")

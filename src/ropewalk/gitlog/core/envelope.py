@@ -145,7 +145,7 @@ def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -
 
 
 def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> EncodedEnvelope:
-    """As `seal`, for what other software recorded: numbers are doubles, as in ECMAScript, and more bytes are allowed.
+    """Seal what other software recorded: numbers are doubles, as in ECMAScript, and more bytes are allowed.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
     >>> document = {"type": "t", "payload": {"n": 2.0**60}}

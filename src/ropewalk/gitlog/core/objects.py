@@ -205,7 +205,7 @@ def _sha1(raw: bytes) -> bytes:
 
 @lru_cache(maxsize=256)  # the folders above an event are those of the event before
 def _folders(path: tuple[str, ...]) -> list[tuple[bytes, Hash]]:
-    """Trees that hold one folder each, the innermost first, up to that folder's id: their bytes, their names begun."""
+    """Return trees of one folder each, the innermost first, up to that folder's id: their bytes, their names begun."""
     trees = []
     for name in reversed(path):
         beginning = b"%s %s\x00" % (FOLDER, name.encode())

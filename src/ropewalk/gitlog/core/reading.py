@@ -108,7 +108,7 @@ def attachments_of(repo: Repo, commit: Commit) -> dict[str, Oid]:
 
 
 def interleave(pages: Mapping[str, Sequence[Event]]) -> Iterator[Event]:
-    """Events of several topics, one of each in turn, topics in the order they were asked for.
+    """Yield events of several topics, one of each in turn, topics in the order they were asked for.
 
     >>> list(interleave({}))
     []
@@ -124,7 +124,7 @@ def interleave(pages: Mapping[str, Sequence[Event]]) -> Iterator[Event]:
 
 
 def messages_answer(page: EventPage, topic: str, group: str | None) -> dict[str, Any]:
-    """The answer of `messages.read`, key for key as S1 §5 has it; `group` is the one whose checkpoint moves with it."""
+    """Return the answer of `messages.read` as S1 §5 has it; `group` is the one whose checkpoint moves with it."""
     hint = {"group": group, "topic": topic} if group is not None else None
     return {
         "messages": [

@@ -28,7 +28,7 @@ def policy_file(place: RepositoryPaths) -> Path:
 
 
 def location_of(place: RepositoryPaths) -> str:
-    """Where this repository's private bytes are: the node that holds them, by its public key where it has one."""
+    """Return where this repository's private bytes are: the node that holds them, by its public key if it has one."""
     try:
         public = read_key(place.keys, "node").public
     except NotFound:

@@ -14,7 +14,7 @@ LOOK_TOGETHER = 64  # drafts; bounds the text that is looked at
 def screen_drafts(
     drafts: Sequence[Draft | RopewalkError], allow: Collection[str] = ()
 ) -> list[Draft | RopewalkError]:
-    """As `screen_draft`, of many: each as it is, or why it is refused. What was refused before stays so."""
+    """Screen many drafts: return each as it is, or why it is refused. What was refused before stays so."""
     judged: list[Draft | RopewalkError] = []
     for start in range(0, len(drafts), LOOK_TOGETHER):
         some = drafts[start : start + LOOK_TOGETHER]

@@ -124,7 +124,7 @@ def _matches(text: str, allow: Collection[str]) -> Iterator[tuple[str, int]]:
 
 
 def _is_plainly_free(text: str) -> bool:
-    """Whether one look at a text shows that no pattern can match: nearly always so, and it costs next to nothing."""
+    """Return whether one look at a text shows that no pattern can match: nearly always so, and nearly free."""
     try:
         # A connection string needs both signs: links alone are in every second document.
         return not _glance().is_valid(text) and ("@" not in text or "://" not in text)

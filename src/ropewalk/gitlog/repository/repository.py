@@ -125,7 +125,7 @@ class GitRepository:
         *,
         layout: Layout = SHIPLOG,
     ) -> list[Event]:
-        """The newest events of several topics, one of each in turn; with `since`, those after each topic's ULID."""
+        """Return the newest events of topics, one of each in turn; with `since`, those after each topic's ULID."""
         pages: dict[str, Sequence[Event]] = {}
         for topic in topics:
             line = self.lines.line(layout, topic, must_exist=since is None)
@@ -145,7 +145,7 @@ class GitRepository:
         layout: Layout = SHIPLOG,
         stop: threading.Event | None = None,
     ) -> Iterator[Event]:
-        """Events as they come, for ever (or until `stop` is set), one of each topic in turn.
+        """Yield events as they come, for ever (or until `stop` is set), one of each topic in turn.
 
         Begins where the topics stand when this is called, not when the first event is asked for.
         """

@@ -316,7 +316,7 @@ class TrackedLogs:
         return recall
 
     def _short_walk(self, slot: EntryRecord, known: Tip | None, seen: str | None) -> int | None:
-        """The height of a commit, if both the head seen last and a commit of known height lie a short way down."""
+        """Return the height of a commit, if the head seen last and a commit of known height are a short way down."""
         if known is None or known.commit is None:
             if slot.parent is None and seen in (None, slot.commit):
                 return 0

@@ -190,7 +190,7 @@ class GitIndex:
         return slots
 
     def records(self, ref: str, start: int, stop: int) -> list[bytes]:
-        """As `span`, the records as stored: `RECORD` unpacks them."""
+        """Return the records of `span` as stored: `RECORD` unpacks them."""
         with self._reading():
             records = _records(self._files(ref), ref, start, stop)
         if records is None:
@@ -263,7 +263,7 @@ class GitIndex:
 
     @contextlib.contextmanager
     def _building(self) -> Iterator[None]:
-        """One builder at a time in all processes: two would undo each other's work."""
+        """Be the only builder of all processes: two would undo each other's work."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 descriptor = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILES_MODE)
@@ -336,7 +336,7 @@ def _extent_of(extent: IndexExtent, ref: str) -> LogExtent:
 
 
 def _count(files: IndexFiles, ref: str) -> int:
-    """As `_extent`, only how many entries it has."""
+    """Return only how many entries `_extent` has."""
     extent = files.extent
     return extent.count if files.damage is None and extent.state[20:] == ref.encode() else 0
 
@@ -376,7 +376,7 @@ def _records(files: IndexFiles, ref: str, start: int, stop: int) -> list[bytes] 
 def records_of(
     ulids: Sequence[ulid.Ulid], content_ids: Sequence[str], commits: Sequence[str], blobs: Sequence[str]
 ) -> list[bytes]:
-    """What the index keeps of entries. Bytes, because thousands may wait, and the garbage collector need not know."""
+    """Return what the index keeps of entries, as bytes: thousands may wait, unseen by the garbage collector."""
     names = ulid.all_to_bytes(ulids)
     of_commits, of_blobs = bytes.fromhex("".join(commits)), bytes.fromhex("".join(blobs))
     contents = bytes.fromhex("".join(content_ids).replace("blake3:", ""))

@@ -134,7 +134,7 @@ class GitStore:
             packs.close()
 
     def get(self, oid: str) -> tuple[Kind, bytes]:
-        """An object by id, hashed again. `NotFound` if it is missing, `DigestMismatch` if its bytes are wrong."""
+        """Return an object by id, hashed again; raise `NotFound`, or `DigestMismatch` if its bytes are wrong."""
         kind, raw = self._read(oid)
         named = hashlib.sha1(b"%s %d\x00" % (kind.encode(), len(raw)), usedforsecurity=False)
         named.update(raw)
@@ -145,7 +145,7 @@ class GitStore:
         return kind, raw
 
     def get_many(self, ids: bytes) -> list[tuple[Kind, bytes] | None]:
-        """Objects by ids of 20 bytes, hashed again; None for those that `get` must bring or explain."""
+        """Return objects by ids of 20 bytes, hashed again; None for those that `get` must bring or explain."""
         if not native.is_here():
             return [None] * (len(ids) // 20)
         return self._packs[0].read_many(ids)

@@ -89,7 +89,7 @@ class PackFolder:
         return KINDS[number], raw
 
     def read_many(self, ids: bytes) -> list[tuple[Kind, bytes] | None]:
-        """Objects by their 20-byte ids, hashed; None for those that only `read` can bring or explain."""
+        """Return objects by their 20-byte ids, hashed; None for those that only `read` can bring or explain."""
         found: list[tuple[Kind, bytes] | None] = []
         self.refresh()
         while 20 * len(found) < len(ids):
@@ -227,7 +227,7 @@ class _Pack:
         return None
 
     def unpack(self, ids: bytes) -> list[tuple[Kind, bytes] | None]:
-        """Plainly stored objects, by a compiled loop; up to the first that is not in this pack."""
+        """Return plainly stored objects, by a compiled loop; up to the first that is not in this pack."""
         from ropewalk.native.unpack import unpack
 
         index = self._index or self._open()

@@ -287,7 +287,7 @@ class GitRefs:
             self._disk.unlink(aside)
 
     def _clear_own_leftovers(self, claim: Path, lock: Path) -> None:
-        """With the turn held, a lock that is the claim's own inode was left by a process that died."""
+        """Remove, with the turn held, a lock that is the claim's own inode: a process that died left it."""
         try:
             ours = claim.stat()
         except FileNotFoundError:
@@ -416,7 +416,7 @@ def _remove_empty_directories(path: Path) -> None:
 
 
 def _mend(path: Path, name: str) -> str:
-    """What to do about a ref that holds something else. `git update-ref` alone refuses: it wants to read it first."""
+    """Say what to do about a ref that holds something else: `git update-ref` alone refuses, as it reads it first."""
     place = shlex.quote(str(path.parents[name.count("/")]))  # the reader may be in another folder
     command = f"rm {shlex.quote(str(path))} && git --git-dir {place} update-ref {shlex.quote(name)} COMMIT"
     return (

@@ -41,7 +41,7 @@ def origin_of(layout: Layout, topic: str) -> str:
 
 
 def root_over(content_ids: Iterable[ContentId]) -> tuple[int, bytes]:
-    """Size and root of the tree whose leaves are the digests of the events, in order."""
+    """Return size and root of the tree whose leaves are the digests of the events, in order."""
     frontier = Frontier(SHA256)
     for name in content_ids:
         frontier.append(SHA256.leaf(parse_content_id(name)))

@@ -111,7 +111,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Plain JSON values with their DAG-JSON maps turned into bytes and links.
+    """Return plain JSON values with their DAG-JSON maps turned into bytes and links.
 
     >>> from_json({"x": {"/": {"bytes": "cm9wZQ"}}})
     {'x': b'rope'}

@@ -95,7 +95,7 @@ def _parents(keys_: tuple[Key, ...]) -> bytes:
 
 
 def _message_cbor(parts: Parts, payload_raw: bytes) -> bytes:
-    """DAG-CBOR of `{clock, topic, parents, payload}`: the keys are in that canonical order in both profiles."""
+    """Encode `{clock, topic, parents, payload}` as DAG-CBOR: the keys are in that canonical order in both profiles."""
     assert parts.clock is not None
     ids = parts.parent_ids if parts.parent_ids is not None else [id_of(key) for key in parts.parents]
     return b"".join(

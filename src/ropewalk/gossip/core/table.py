@@ -29,7 +29,7 @@ class View(Protocol):
     def scan(
         self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values with `start <= key < stop`, in bytewise order of the keys."""
+        """Yield keys and values with `start <= key < stop`, in bytewise order of the keys."""
 
     def count(self, table: str) -> int:
         """Return how many keys the table has; constant time."""

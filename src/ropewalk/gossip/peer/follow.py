@@ -31,7 +31,7 @@ def follow(log: GossipLog, after: Cursor | None = None) -> Iterator[tuple[Cursor
 async def follow_async(
     log: GossipLog, after: Cursor | None = None
 ) -> AsyncIterator[tuple[Cursor, SignedMessage]]:
-    """As `follow`, for asyncio."""
+    """Follow as `follow` does, for asyncio."""
     version = -1
     while True:
         current = log.version()

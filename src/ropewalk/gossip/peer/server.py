@@ -60,7 +60,7 @@ class GossipServer:
         may_append: Admit | None = None,
         token: str | None = None,
     ) -> None:
-        """`admit` returns why a peer may not connect, `may_append` why it may only read; None if it may.
+        """Take `admit`, which says why a peer may not connect, and `may_append`, why it may only read.
 
         `token` is shown to the upstreams.
         """
@@ -180,7 +180,7 @@ class GossipServer:
                 say(reason(peer.error, pipe.name))
 
     async def _recheck(self, peer: Peer, pipe: ServedPipe) -> None:
-        """Once a second: a peer whose rights have changed has to leave; it may connect again."""
+        """Send away once a second the peers whose rights have changed; they may connect again."""
         while self._admit is not None and isinstance(pipe, WebSocketPipe):
             await asyncio.sleep(RECHECK_S)
             why = self._admit(*pipe.credentials)

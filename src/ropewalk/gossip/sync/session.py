@@ -176,7 +176,7 @@ class _Pull:
         return list(got.values)
 
     def _carried(self, leaves: list[Node]) -> Generator[SyncRequest, SyncResponse, list[bytes]]:
-        """In v0.6 leaves carry their messages, except those that did not fit the answer."""
+        """Take the messages that leaves carry in v0.6: all but those that did not fit the answer."""
         values: list[bytes] = []
         size = 0
         for leaf in leaves:
@@ -246,7 +246,7 @@ def _check_keys(node: Node, children: tuple[Node, ...]) -> None:
 
 
 def _least_size(key: bytes, end: bytes | None) -> int:
-    """The fewest bytes a v0.6 clock code has between two keys: their common bytes that say "more follows", and one."""
+    """Return the fewest bytes a v0.6 clock code has between two keys: common bytes that say "more follows", and one."""
     size = 1
     for ours, theirs in zip(key, end or b"", strict=False):
         if ours != theirs or ours < 0x80:

@@ -58,7 +58,7 @@ class MemoryStore:
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values with `start <= key < stop`, in bytewise order; the store may change meanwhile."""
+        """Yield keys and values with `start <= key < stop`, in bytewise order; the store may change meanwhile."""
         return self._down(start, stop) if reverse else self._up(start, stop)
 
     # Both walks find their place again after every few keys: a block may be split or emptied meanwhile.

@@ -35,12 +35,12 @@ class Rows(Protocol):
     """Ordered rows to read, such as one table of a store at one moment."""
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value under a key, or None."""
+        """Return the value under a key, or None."""
 
     def scan(
         self, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values with `start <= key < stop`, in bytewise order of the keys."""
+        """Yield keys and values with `start <= key < stop`, in bytewise order of the keys."""
 
 
 class Store(Rows, Protocol):
@@ -79,7 +79,7 @@ class ProllyReader:
         self.form = _form_of(rows) or INDEX_V3
 
     def get_root(self) -> Node:
-        """The one node of the highest level."""
+        """Return the one node of the highest level."""
         for row, value in self._rows.scan(stop=_METADATA_KEY, reverse=True):
             if not row:
                 raise Damaged("the tree has a row without a key", reason="tree")
@@ -87,7 +87,7 @@ class ProllyReader:
         return Node(0, ANCHOR, ANCHOR_HASH)
 
     def get_node(self, level: int, key: bytes) -> Node | None:
-        """The node with that key on that level, or None."""
+        """Return the node with that key on that level, or None."""
         if not 0 <= level < LEVELS_MAX:
             return None
         value = self._rows.get(bytes((level,)) + key)
@@ -102,7 +102,7 @@ class ProllyReader:
         return [self._node(level - 1, child, row) for child, row in self._children(level, key)]
 
     def entries(self, start: bytes = ANCHOR) -> Iterator[Node]:
-        """The leaves from `start` on, in key order.
+        """Yield the leaves from `start` on, in key order.
 
         >>> [leaf.key for leaf in build([(b"b", b"2"), (b"a", b"1")]).entries()]
         [b'a', b'b']
@@ -139,7 +139,7 @@ class _Span:
         return bytes(self.hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES])
 
     def keeps_shape(self, key: bytes, row: bytes | None) -> bool:
-        """Whether this change (None removes) leaves the span's borders where they are."""
+        """Return whether this change (None removes) leaves the span's borders where they are."""
         if key == ANCHOR:
             return bool(self.keys)
         at = bisect_left(self.keys, key)
@@ -306,7 +306,7 @@ class ProllyTree(ProllyReader):
         return parents
 
     def _grouped(self, level: int, changes: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, list[bytes]]]:
-        """The changed keys by the node of `level` that they belong under."""
+        """Yield the changed keys by the node of `level` that they belong under."""
         first = ANCHOR
         stop: bytes | None = ANCHOR
         keys: list[bytes] = []
@@ -328,11 +328,11 @@ class ProllyTree(ProllyReader):
                 self._store.put(prefix + key, row)
 
     def _is_lone(self, level: int) -> bool:
-        """Whether the anchor is the only node of a level."""
+        """Return whether the anchor is the only node of a level."""
         return next(self._store.scan(bytes((level, 0)), bytes((level + 1,))), None) is None
 
     def _locate(self, level: int, key: bytes) -> tuple[bytes, bytes | None]:
-        """The node of `level` whose span would hold `key`, and where its span stops."""
+        """Return the node of `level` whose span would hold `key`, and where its span stops."""
         node, stop = ANCHOR, None
         for above in range(self._height, level, -1):
             if not (keys := self._span(above, node).keys):
@@ -343,7 +343,7 @@ class ProllyTree(ProllyReader):
         return node, stop
 
     def _before(self, level: int, key: bytes) -> bytes:
-        """The node of `level` that comes before `key`."""
+        """Return the node of `level` that comes before `key`."""
         node = ANCHOR
         for above in range(self._height, level, -1):
             if not (keys := self._span(above, node).keys):
@@ -371,7 +371,7 @@ class ProllyTree(ProllyReader):
 def _merged(
     held: dict[bytes, _Span], broken: dict[bytes, list[bytes]], changes: dict[bytes, bytes | None]
 ) -> dict[bytes, bytes]:
-    """The hashes in broken spans by key, with the changes made."""
+    """Return the hashes in broken spans by key, with the changes made."""
     hashes: dict[bytes, bytes] = {}
     for first, keys in broken.items():
         span = held[first]
@@ -387,7 +387,7 @@ def _merged(
 
 
 def _cut(hashes: dict[bytes, bytes]) -> list[_Span]:
-    """Spans that begin at anchors and boundaries."""
+    """Return spans that begin at anchors and boundaries."""
     spans: list[_Span] = []
     for key in sorted(hashes):
         hash = hashes[key]
@@ -419,7 +419,7 @@ def _form_of(rows: Rows) -> Form | None:
 def build(
     entries: Iterable[tuple[bytes, bytes]], store: Store | None = None, form: Form = INDEX_V3
 ) -> ProllyTree:
-    """A tree of these entries, in any order; in memory unless a store is given.
+    """Return a tree of these entries, in any order; in memory unless a store is given.
 
     >>> build([(b"a", b"1")]).root == build([(b"a", b"1")]).root
     True

@@ -66,7 +66,7 @@ class DeclaredSchema:
     parts: int
 
     def fault(self, value: jcs.Json, size_max: int | None = None) -> SchemaFault | None:
-        """The first thing in the value that does not fit, or None. Its size is counted if `size_max` leaves a doubt."""
+        """Return the first thing in the value that does not fit, or None; count its size if `size_max` demands it."""
         enough = COST_MAX // self.parts
         if (size_max is None or size_max > enough) and size_of(value, enough) > enough:
             return SchemaFault("", "it is too large to be held against a schema of so many parts")

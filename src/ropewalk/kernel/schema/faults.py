@@ -142,7 +142,7 @@ class _Complaint(NamedTuple):
 
 
 def _first(complaints: Iterable[_Complaint]) -> _Complaint:
-    """The same one every time: outer places before inner ones; of one place and keyword, in the schema's order."""
+    """Return the same fault every time: outer places before inner ones; of one place, in the schema's order."""
     return min(complaints, key=lambda each: (each.place, each.rank))
 
 

@@ -160,7 +160,7 @@ def parse_allow_list(value: Any, wrong: Callable[[str], Invalid]) -> EvidenceAll
 
 
 def parse_collateral_texts(value: Any, wrong: Callable[[str], Invalid]) -> CollateralTexts:
-    """Collateral in a JSON value, as trust files and reports hold it."""
+    """Parse collateral in a JSON value, as trust files and reports hold it."""
     if not isinstance(value, dict) or value.keys() != {"tcb_info", "qe_identity", "chain"}:
         raise wrong("collateral has tcb_info, qe_identity and chain")
     tcb_info, qe_identity = value["tcb_info"], value["qe_identity"]
@@ -171,7 +171,7 @@ def parse_collateral_texts(value: Any, wrong: Callable[[str], Invalid]) -> Colla
 
 
 def parse_identities(value: Any, name: str, wrong: Callable[[str], Invalid]) -> tuple[PublicKey, ...]:
-    """Identities in a JSON value, each an object or the text of a did:key."""
+    """Parse identities in a JSON value, each an object or the text of a did:key."""
     if not isinstance(value, list):
         raise wrong(f"{name} is a list of identities")
     try:

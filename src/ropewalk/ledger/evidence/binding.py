@@ -75,7 +75,7 @@ def make_provenance(
     dependencies: Sequence[str] = (),
     finished_on: str | None = None,
 ) -> dict[str, Any]:
-    """Evidence of the form `slsa.v1`: a signed statement that a builder made what has this hash.
+    """Make evidence of the form `slsa.v1`: a signed statement that a builder made what has this hash.
 
     `finished_on` is when; a verifier that limits the age of evidence asks for it.
 

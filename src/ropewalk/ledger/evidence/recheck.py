@@ -64,7 +64,7 @@ class EvidenceTally:
     def judge(
         self, envelope: Envelope, at_ns: int, nonce: bytes | None = None, *, height: int | None = None
     ) -> tuple[Status, str]:
-        """Whether an envelope's evidence holds at a time, for a nonce if one was asked for; nothing is counted.
+        """Return whether an envelope's evidence holds at a time, for a nonce if one was asked for; count nothing.
 
         `height` is that of its block, if it is sealed: settings that were replaced later apply there.
         """
@@ -124,7 +124,7 @@ class EvidenceTally:
         return check_header_proof(header.integrity_proof, header.merkle_root, keys)
 
     def failures(self, lines: Sequence[bytes]) -> dict[int, str]:
-        """What is wrong with the evidence in a stored block, by the index of its envelope; nothing is counted."""
+        """Return what is wrong with the evidence in a stored block, by the index of its envelope; count nothing."""
         found: dict[int, str] = {}
         if _NO_PROOF not in lines[0]:
             with suppress(Invalid, Unverified):
@@ -194,7 +194,7 @@ class EvidenceTally:
         )
 
     def _judge_snapshot(self, envelope: Envelope, at_ns: int, nonce: bytes | None) -> tuple[Status, str]:
-        """Snapshots of replays vouch for themselves with the key that seals the blocks, not under anybody's root."""
+        """Judge the snapshot of a replay by the key that seals the blocks: it needs nobody's root."""
         from ropewalk.ledger.evidence.trust import EvidenceTrust
         from ropewalk.ledger.evidence.verify import check_evidence
 

@@ -56,7 +56,7 @@ def evidence_check(
 def check_evidence(
     envelope: Envelope, trust: EvidenceTrust, at_ns: int, *, nonce: bytes | None = None
 ) -> tuple[Status, str]:
-    """Whether the envelope's evidence is bound to it and holds at a time. `nonce` is one the verifier had asked for."""
+    """Return whether the envelope's evidence is bound to it and holds at a time, with the verifier's `nonce` if any."""
     evidence = envelope.value.get("attestation_evidence")
     status, detail = check_binding(envelope)
     if evidence is None or status == "failed":

@@ -114,7 +114,7 @@ class SignedRoot:
         return cls(*_SEAL.unpack(raw)) if any(raw) else None
 
     def to_json(self) -> dict[str, Any]:
-        """As it travels with receipts."""
+        """Return the form that travels with receipts."""
         return {
             "from": self.first,
             "count": self.count,
@@ -124,7 +124,7 @@ class SignedRoot:
 
     @classmethod
     def from_json(cls, said: object) -> SignedRoot:
-        """As it travels with receipts."""
+        """Read the form that travels with receipts."""
         found = said if isinstance(said, dict) else {}
         first, count, root = found.get("from"), found.get("count"), hash_from_hex(found.get("root"))
         signature = found.get("signature")
@@ -148,7 +148,7 @@ class SignedRoot:
 
 
 def mailbox_root(mailbox: bytes, first: int, digests: Sequence[bytes]) -> bytes:
-    """The root over a run of slots: which mailbox, from which place on, how many, and the tree over their digests.
+    """Return the root over a run of slots: which mailbox, from which place on, how many, and their tree.
 
     >>> mailbox_root(bytes(16), 0, []) == tagged(Tag.MAILBOX, bytes(32), merkle.root([]))
     True

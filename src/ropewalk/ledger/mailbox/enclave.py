@@ -190,7 +190,7 @@ def parse_sealed(raw: bytes) -> EnclaveEnvelope:
 
 
 def open_sealed(sealed: EnclaveEnvelope, key: EnclaveKey, channel: str) -> Envelope:
-    """The envelope, in the enclave it was sealed for; SigInvalid if it was sealed for another place, or changed."""
+    """Open an envelope in its enclave; raise SigInvalid if it was sealed for another place, or changed."""
     offer = key.offer
     if (sealed.channel, sealed.enclave_ref) != (channel, offer.enclave_ref):
         raise Denied(

@@ -151,7 +151,7 @@ async def connect_bell(path: Path, *, timeout_s: float) -> BellPipe:
 
 @contextlib.contextmanager
 def _reachable(path: Path) -> Iterator[Path]:
-    """A name for the path that is short enough for a socket: where it is not, one through its folder, held open."""
+    """Return a name for the path that is short enough for a socket: through its folder, held open, if need be."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield path
         return

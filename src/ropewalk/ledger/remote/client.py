@@ -282,7 +282,7 @@ class LedgerClient(Dialer):
         return found
 
     async def blocks(self, start: int = 0, end: int | None = None) -> AsyncIterator[Found]:
-        """Blocks from a height on, up to and with `end` or as many as there are."""
+        """Yield blocks from a height on, up to and with `end` or as many as there are."""
         while found := await self.read_blocks(start, end):
             for each in found:
                 yield each

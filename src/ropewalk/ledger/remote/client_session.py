@@ -66,7 +66,7 @@ class Request:
         return self._end(True)
 
     def fail(self, error: RopewalkError) -> None:
-        """There will be no answer."""
+        """Record that there will be no answer."""
         if not self.answer.done():
             self.answer.set_exception(error)
 

@@ -49,7 +49,7 @@ class Address(NamedTuple):
 
 
 def parse_address(url: str) -> Address:
-    """Scheme, host and port of an address such as `tls://HOST:PORT`.
+    """Parse scheme, host and port of an address such as `tls://HOST:PORT`.
 
     >>> parse_address("tls://[::1]:7443")
     Address(scheme='tls', host='::1', port=7443)
@@ -254,7 +254,7 @@ class Dialer:
         return session
 
     def _check_sealed(self, agreed: Envelope) -> int | None:
-        """Until when the evidence that seals an answer is fresh; Unverified if it does not hold, or is asked for."""
+        """Return until when evidence that seals an answer is fresh; raise Unverified if it fails, or is missing."""
         if "attestation_evidence" not in agreed.value and not self._attested:
             return None
         status, detail = judge_report(agreed, self._trust, self._now_ns())

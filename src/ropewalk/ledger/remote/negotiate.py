@@ -236,7 +236,7 @@ def capabilities_of(envelope: Envelope) -> Capabilities:
 
 
 def choose(initiator: Capabilities, responder: Capabilities) -> Agreement:
-    """What follows from two advertisements: of what both can do, what the initiator would rather; the newest version.
+    """Return what follows from two advertisements: the initiator's preference, of what both can do; the newest version.
 
     >>> ours, theirs = Capabilities(("tls",)), Capabilities(("quic", "tls"), ("1.0.x",), compression=("zstd",))
     >>> chosen = choose(theirs, ours)
@@ -313,7 +313,7 @@ def answer(
 def certificate_statement(
     key: SigningKey, initiator: Envelope, subject: str, sha256: str, own: Envelope
 ) -> Envelope:
-    """The responder's word on the certificate that the initiator showed, for the record: nothing is agreed by it."""
+    """Return the responder's word on the initiator's certificate, for the record: nothing is agreed by it."""
     return build(
         key,
         domain=DOMAIN,
@@ -330,7 +330,7 @@ def certificate_statement(
 def check_answer(
     initiator: Envelope, own: Envelope, agreed: Envelope, responders: Iterable[PublicKey] | None = None
 ) -> Agreement:
-    """The initiator's side: what was agreed, if the answer is to what was asked, signed, and nothing was stripped.
+    """Return what was agreed, if the answer is to what was asked, signed, and nothing was stripped.
 
     `responders` are the keys that may answer, where the caller knows them.
     """
@@ -373,7 +373,7 @@ def _statement(initiator: Envelope, own: Envelope, agreement: Agreement) -> dict
 
 
 def _check_said(envelope: Envelope, event_type: str) -> None:
-    """The envelope is such an advertisement, its payload is the one that was hashed, and its author signed it."""
+    """Check that an envelope is such an advertisement, with the payload that was hashed, signed by its author."""
     if envelope.event_class != "CapabilityAdvertisement" or envelope.event_type != event_type:
         raise _wrong(f"{envelope.event_class} {envelope.event_type[:40]!r} where {event_type} belongs")
     names = envelope.signed_fields

@@ -94,7 +94,7 @@ def judge_report(envelope: Envelope, trust: Trust | None, now_ns: int) -> tuple[
 
 
 def fresh_until(envelope: Envelope, freshness_s: float = FRESHNESS_S) -> int:
-    """Until when the evidence of an envelope counts as fresh: as its report says, or for a while."""
+    """Return until when the evidence of an envelope counts as fresh: as its report says, or for a while."""
     report = (envelope.fields.get("attestation_evidence") or {}).get("report") or {}
     ends = (
         report.get("freshness", {}).get("expires_at") if isinstance(report.get("freshness"), dict) else None

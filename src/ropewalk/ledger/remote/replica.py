@@ -177,7 +177,7 @@ def pull_from(
 
 
 def _height(remote: Source) -> int | RopewalkError | None:
-    """Height of the newest block of a source, None for a channel without blocks, or why it does not answer."""
+    """Return the height of the newest block of a source, None without blocks, or why it does not answer."""
     try:
         found = None if isinstance(remote, RopewalkError) else remote.head().get("height")
     except RopewalkError as error:

@@ -126,7 +126,7 @@ class LedgerServer:
 
     @staticmethod
     def transport_over(tls: ssl.SSLContext | None) -> str:
-        """The name of the transport of frames over TCP."""
+        """Return the name of the transport of frames over TCP."""
         return "tcp" if tls is None else "tls"
 
     @property
@@ -194,7 +194,7 @@ class LedgerServer:
     # What a session asks.
 
     def lease(self, channel: str) -> WriterLease:
-        """The door to a channel that is served; NotFound for any other."""
+        """Return the door to a channel that is served; raise NotFound for any other."""
         if channel not in self.channels:
             raise NotFound(
                 f'no channel "{channel[:80]}" is served here',
@@ -204,7 +204,7 @@ class LedgerServer:
         return self._lease(channel)
 
     def capabilities(self, lease: WriterLease, transport: str) -> Capabilities:
-        """What can be done over a transport: what we can, narrowed by the policy of the channel (S4 §5).
+        """Return what can be done over a transport: what we can, narrowed by the policy of the channel (S4 §5).
 
         All transports that are served are named, so that a client that could not reach a better one can tell.
         """
@@ -235,7 +235,7 @@ class LedgerServer:
         )
 
     def rights(self, peer: Peer, channel: str) -> frozenset[str]:
-        """What a client may do in a channel now. It is asked for every request, so that a revocation holds at once."""
+        """Return what a client may do in a channel now; asked for every request, so that a revocation holds at once."""
         if self._revoked is not None:
             self._revoked.check(peer.certificate)
         return self._rights(peer, channel)
@@ -249,7 +249,7 @@ class LedgerServer:
         self.quarantine.check(standing, _policy_hash(lease), self._now_ns())
 
     def must_negotiate(self, lease: WriterLease) -> bool:
-        """Whether there are no defaults: the policy pins some, or what was negotiated is recorded."""
+        """Return whether there are no defaults: the policy pins some, or what was negotiated is recorded."""
         policy = lease.policy()
         return (
             self._record is not None
@@ -258,7 +258,7 @@ class LedgerServer:
         )
 
     def now_ns(self) -> int:
-        """The time."""
+        """Return the time."""
         return self._now_ns()
 
     def refused(self, who: str, why: str) -> None:
@@ -374,7 +374,7 @@ def _policy_hash(lease: WriterLease) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address.
+    """Return whether only this machine can reach an address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -386,7 +386,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _narrowed(able: tuple[str, ...], pinned: object) -> tuple[str, ...]:
-    """What a policy leaves of what we can do; it may leave nothing."""
+    """Return what a policy leaves of what we can do; it may leave nothing."""
     if pinned is None:
         return able
     return tuple(each for each in able if isinstance(pinned, list) and each in pinned)

@@ -73,7 +73,7 @@ class LedgerSession(Conversation):
         self._begin_messages()
 
     def _begin_messages(self) -> None:
-        """From now on messages have the agreed form."""
+        """Give messages the agreed form from now on."""
         self._cutter.limit = self._agreement.max_message_bytes
         self._compressed = self._agreement.compression == "zstd"
 

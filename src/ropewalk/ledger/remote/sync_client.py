@@ -78,7 +78,7 @@ class RemoteChannel:
         return self._call(self._client.settings())
 
     def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Found]:
-        """Blocks from a height on, as their lines. Nothing about them is verified."""
+        """Yield blocks from a height on, as their lines. Nothing about them is verified."""
         while found := self._call(self._client.read_blocks(start, end)):
             yield from found
             start = found[-1][0] + 1

@@ -268,7 +268,7 @@ def _find_fork(
 
 
 def _proven(fork: HeadFork, error: ProofRefused) -> HeadFork:
-    """A path that leads to the newer root from another older one proves a fork; any other path is just invalid."""
+    """Return a fork with its path if the path proves it: it leads to the newer root from another older one."""
     if error.fields["step"] == "old_root":
         try:
             fork.check()

@@ -217,7 +217,7 @@ def _noted(channel: ChannelReader, start: int, end: int) -> list[bytes]:
 
 
 def opened_notes(noted: DataFrame) -> DataFrame:
-    """Notes in columns, from frames of `note_ranges`."""
+    """Return notes in columns, from frames of `note_ranges`."""
     return noted.selectExpr(
         "topic",
         "substring(note, 1, 1) as what",
@@ -228,7 +228,7 @@ def opened_notes(noted: DataFrame) -> DataFrame:
 
 
 def opened_rows(events: DataFrame) -> DataFrame:
-    """Notes in columns, from rows of the tables."""
+    """Return notes in columns, from rows of the tables."""
     place = "concat(unhex(lpad(hex(position), 16, '0')), unhex(lpad(hex(cast(leaf_index as bigint)), 8, '0'))) as at"
     rows = events.where("notes is not null").selectExpr("topic", place, "content_id", "notes")
     size = ROW_NOTE.size
@@ -251,7 +251,7 @@ def opened_rows(events: DataFrame) -> DataFrame:
 
 
 def _lacking(notes: DataFrame) -> DataFrame:
-    """Envelopes whose command or root does not stand before them, or whose ancestors do not stand in order."""
+    """Return envelopes whose command or root is not before them, or whose ancestors are not in order."""
     from pyspark.sql import functions as F
 
     meant = " ".join(f"when {_hex(what)} then {_hex(first_at)}" for what, first_at in MEANT.items())

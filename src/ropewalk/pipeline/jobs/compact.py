@@ -67,7 +67,7 @@ def summarise(
     channels: str | None = None,
     blocks_per_summary: int = BLOCKS_PER_SUMMARY,
 ) -> list[Summary]:
-    """Summaries of every full range, derived in parallel, signed and kept in `<warehouse>/summaries/`."""
+    """Derive summaries of every full range in parallel, sign them, and keep them in `<warehouse>/summaries/`."""
     place = find_repository(source)
     ledgers = Ledgers(place)
     wanted = ledgers.topics() if channels is None else [name.strip() for name in channels.split(",")]
@@ -90,7 +90,7 @@ def summarise(
 
 
 def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manifest | None:
-    """Every growing table in as few files as its size asks for, row for row the same; None if nothing is to do."""
+    """Write growing tables in as few files as their size asks for, row for row the same; None if nothing is to do."""
     with warehouse.writing():
         manifests = warehouse.manifests()
         files = {

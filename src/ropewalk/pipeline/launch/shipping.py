@@ -97,7 +97,7 @@ def _room() -> Path:
 
 @contextlib.contextmanager
 def _planning_path(environment: MutableMapping[str, str]) -> Iterator[None]:
-    """Reads are planned on the driver by the executors' Python: it finds there what this one has."""
+    """Let the executors' Python, which plans reads on the driver, find there what this one has."""
     before = environment.get("PYTHONPATH")
     paths = [path for path in sys.path if path and not path.startswith(sys.base_prefix + os.sep)]
     environment["PYTHONPATH"] = os.pathsep.join([*paths, *([before] if before else [])])
@@ -157,7 +157,7 @@ def pack_packages(folder: Path) -> Path:
 
 
 def _is_needed(file: PurePath) -> bool:
-    """Whether a program needs a file of a package: no tests, no headers, and what was compiled for this Python."""
+    """Return whether a program needs a file of a package: no tests, no headers, only what this Python compiled."""
     if ".." in file.parts or not NOT_NEEDED.isdisjoint(file.parts):
         return False
     # An executor that must compile pandas for itself takes half a minute longer to begin.
@@ -202,7 +202,7 @@ def _by_value(function: Any) -> Any:
 
 
 def _look_around(needed: str) -> str:
-    """Runs on an executor: which of what we need cannot be imported. It must stand alone, for we may not be there."""
+    """Find, on an executor, which of what we need cannot be imported. It must stand alone, for we may not be there."""
     import importlib
 
     lacking = []

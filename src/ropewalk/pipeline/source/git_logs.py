@@ -96,7 +96,7 @@ class GitLogs:
         return Extent(Point(line.count, line.head or ""))
 
     def _damaged(self, layout: Layout, name: str, topic: str, error: RopewalkError) -> Extent:
-        """The log as its commits alone tell, or as far as the index covers it, and what keeps it from going on."""
+        """Return the log as its commits tell, or as far as the index covers it, and what keeps it from going on."""
         ref, known = layout.head_ref(name), self.lines.covered(layout, name)
         try:
             head, seen = self.store.head(ref), self.lines.seen.get(ref)
@@ -154,7 +154,7 @@ class GitLogs:
         return slot.height + 1
 
     def since(self, topic: str, time_us: int, end: Point) -> int:
-        """By the time in the ULIDs."""
+        """Find the place by the time in the ULIDs."""
         floor = ulid.make(max(0, time_us // 1_000 - 1), (1 << 80) - 1)
         return min(self.line(topic).first_above(floor), end.position)
 
@@ -267,7 +267,7 @@ class GitLogs:
                 below = slot.commit
 
     def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:  # noqa: ARG002 - the protocol's
-        """Commits in runs; a run ends where one is wrong, and the next hangs on what that one claimed to be."""
+        """Check commits in runs; a run ends where one is wrong, and the next hangs on what that one claimed to be."""
         layout, topic = self.locate(part.log.topic)
         if part.fault:
             yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry or "?", part.fault)

@@ -74,7 +74,7 @@ class Gossips:
         raise NotFound(f"{bound} is not a message of {topic}", topic=topic)
 
     def since(self, topic: str, time_us: int, end: Point) -> int:  # noqa: ARG002 - the protocol's
-        """Gossip messages have no time."""
+        """Refuse: gossip messages have no time."""
         raise Invalid(
             f"gossip messages of {topic} have no time", topic=topic, advice="Use a height or a cursor."
         )
@@ -110,7 +110,7 @@ class Gossips:
                 yield columns_of(rows)
 
     def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:
-        """Messages in runs: ids, signatures, and that every parent is here."""
+        """Check messages in runs: ids, signatures, and that every parent is here."""
         if part.fault:
             yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry, part.fault)
             return

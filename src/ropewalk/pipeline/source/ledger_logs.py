@@ -49,7 +49,7 @@ class ChannelReader:
     evidence: EvidenceTally
 
     def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Its blocks from `start` up to and with `end`, each once it passed; envelopes are not judged."""
+        """Yield its blocks from `start` up to and with `end`, each once it passed; envelopes are not judged."""
         whole = BlockSpan()
         for height, place in self.segments.places(start):
             if end is not None and height > end:
@@ -73,11 +73,11 @@ class Ledgers:
         self._ends: dict[str, tuple[int, BlockPlace | None]] = {}
 
     def topics(self) -> list[str]:
-        """The names of its channels."""
+        """Return the names of its channels."""
         return channels(self.home)
 
     def channel(self, topic: str) -> ChannelReader:
-        """A channel with its trust; read again when more was said about its keys."""
+        """Return A channel with its trust; read again when more was said about its keys."""
         mark = read_heights(self.home / FOLDER / check_channel_name(topic))
         if topic not in self._channels or self._channels[topic][0] != mark:
             trust = stored_trust(self.home, topic)
@@ -90,7 +90,7 @@ class Ledgers:
         return self._channels[topic][1]
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
-        """How many whole blocks there are. Record headers are walked on from where the last call ended."""
+        """Return how many whole blocks there are. Record headers are walked on from where the last call ended."""
         try:
             segments = self.channel(topic).segments
         except RopewalkError as error:
@@ -117,7 +117,7 @@ class Ledgers:
         return Extent(Point(size, head), rows, fault, f"block {size}" if fault else "")
 
     def id_at(self, topic: str, position: int) -> str:
-        """The hash of the block at a height; empty where it cannot be read."""
+        """Return the hash of the block at a height; empty where it cannot be read."""
         segments = self.channel(topic).segments
         for height, place in segments.places(position):
             try:
@@ -127,7 +127,7 @@ class Ledgers:
         return ""
 
     def find(self, topic: str, bound: str, end: Point) -> int | None:
-        """A block height, or a block hash as a cursor: the place behind that block."""
+        """Find a block height, or a block hash as a cursor: the place behind that block."""
         if bound.isdigit() and len(bound) < 19:
             return min(int(bound), end.position)
         segments = self.channel(topic).segments
@@ -179,7 +179,7 @@ class Ledgers:
             )
 
     def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:
-        """Blocks in runs; one verdict a run, and a run ends where something is wrong."""
+        """Check blocks in runs; one verdict a run, and a run ends where something is wrong."""
         if part.fault:
             yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry, part.fault)
             return
@@ -232,7 +232,7 @@ class Ledgers:
 
     @staticmethod
     def _beyond(segments: Segments, size: int, last: BlockPlace | None) -> str:
-        """What keeps the records from being walked further: damage, or nothing if the log simply ends here."""
+        """Return what keeps the records from being walked further: damage, or nothing if the log simply ends here."""
         if any(start > size for start in segments.starts()):
             return "records behind it stand where no way leads"
         try:
@@ -244,7 +244,7 @@ class Ledgers:
 
 
 def join_spans(spans: list[BlockSpan]) -> BlockSpan:
-    """Spans in order of height as one; the first fault survives."""
+    """Join spans in order of height; the first fault survives."""
     whole = BlockSpan()
     for span in spans:
         whole = join(whole, span)
@@ -252,7 +252,7 @@ def join_spans(spans: list[BlockSpan]) -> BlockSpan:
 
 
 def span_to_json(span: BlockSpan, acts: Sequence[int] = ()) -> str:
-    """A span as a text that can travel in a row, with the heights at which versions were changed."""
+    """Return a span as a text that can travel in a row, with the heights at which versions were changed."""
     value = asdict(span) | ({"acts": list(acts)} if acts else {})
     value["below"], value["above"] = span.below.hex(), span.above.hex()
     return json.dumps(value)
@@ -268,7 +268,7 @@ def span_from_json(text: str) -> BlockSpan:
 
 
 def acts_from_json(text: str) -> list[int]:
-    """The heights at which versions or evidence settings were changed, from what `span_to_json` wrote."""
+    """Return the heights at which versions or evidence settings were changed, from what `span_to_json` wrote."""
     return [int(height) for height in json.loads(text).get("acts", ())]
 
 
@@ -305,7 +305,7 @@ def _add_block(
 
 
 def _noted(block: Block, notes: RowNotes, faults: dict[int | None, str]) -> list[bytes | None]:
-    """The notes of every envelope that is good in itself; the others stand for nothing."""
+    """Return the notes of every envelope that is good in itself; the others stand for nothing."""
     if not faults:
         return list(notes.made)
     found: list[bytes | None] = []

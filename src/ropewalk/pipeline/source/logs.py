@@ -121,7 +121,7 @@ class Logs(Protocol):
 
 
 def open_logs(repository: Path, engines: Iterable[Engine] = ENGINES) -> dict[Engine, Logs]:
-    """Readers of the engines asked for."""
+    """Open readers of the engines asked for."""
     from ropewalk.pipeline.source.git_logs import GitLogs
     from ropewalk.pipeline.source.gossip_logs import Gossips
     from ropewalk.pipeline.source.ledger_logs import Ledgers

@@ -201,7 +201,7 @@ class Query:
 
 
 def _ending(extent: Extent, point: Point) -> Extent:
-    """The log up to a point; what keeps it from being read further belongs to it only where the point names that."""
+    """Return the log up to a point; what stops it from being read further is part of it only if the point says so."""
     fault = extent.fault if point.fault and point.fault == extent.fault_entry else ""
     return replace(extent, end=point, fault=fault)
 

@@ -88,7 +88,7 @@ def ddl(columns: Iterable[str], types: dict[str, str] = COLUMNS) -> str:
 
 
 def arrow_schema(columns: Iterable[str], types: dict[str, str] = COLUMNS, *, text: bool = False) -> pa.Schema:
-    """The columns in Arrow; with `text`, VARIANT columns are JSON texts, for readers that do not know VARIANT."""
+    """Return the columns in Arrow; with `text`, VARIANT columns are JSON texts, for readers that lack VARIANT."""
     import pyarrow as pa
 
     kinds = {

@@ -25,7 +25,7 @@ NAMESPACE = "ropewalk"
 
 
 def keep_iceberg(warehouse: Warehouse) -> None:
-    """From now on, every writer of this warehouse keeps Iceberg tables."""
+    """Let every writer of this warehouse keep Iceberg tables from now on."""
     warehouse.make().manifests()
     warehouse.inside(HOME, ICEBERG).mkdir(exist_ok=True)
     _catalog(warehouse).create_namespace_if_not_exists(NAMESPACE)

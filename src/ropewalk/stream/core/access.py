@@ -40,7 +40,7 @@ class Access:
 
 
 def parse_access(rules: Mapping[str, Any]) -> Access:
-    """Rules as the `stream` member of a policy has them; without `allow` everything is allowed.
+    """Parse rules as the `stream` member of a policy has them; without `allow` everything is allowed.
 
     >>> access = parse_access({"topics": {"deny": ["payroll.**"]}})
     >>> access.sees("topic", "payroll/march"), access.sees("topic", "jobs")

@@ -157,7 +157,7 @@ class Connection:
             self._say(error)
 
     def withhold(self, kind: Kind, name: str) -> None:
-        """Something happened that may not be seen. Who asked for it by a pattern learns once that there is such."""
+        """Say that something may not be seen: who asked for it by a pattern learns once that there is such."""
         for key, subscription in self._subscriptions.items():
             if key[0] == kind and key not in self._told and subscription.pattern.matches(name):
                 self._deny(subscription.pattern, f"some of what {subscription.pattern.text} matches")

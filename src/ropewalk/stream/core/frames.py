@@ -206,7 +206,7 @@ def parse_client(data: str | bytes) -> ClientFrame:
 
 
 def parse_server(data: str | bytes) -> ServerFrame | None:
-    """What a server said; None for a kind we do not know. Members we do not know are no fault: servers may say more.
+    """Parse what a server said; None for a kind we do not know. Unknown members are no fault: servers may say more.
 
     >>> parse_server('{"kind":"ack","stream":"01HF","seq":77,"credit":1000}')
     Ack(stream='01HF', seq=77, credit=1000, ts='')

@@ -63,7 +63,7 @@ class Pattern:
         return len(self.parts) > len(names)
 
     def covers(self, other: Pattern) -> bool:
-        """Whether every name the other pattern matches is matched by this one. False if that is not plain to see.
+        """Return whether this one matches every name that the other matches; False if that is not plain to see.
 
         >>> rule = parse_pattern("ref", "refs/gatos/private/**")
         >>> rule.covers(parse_pattern("ref", "refs/gatos/private/*/main"))
@@ -120,7 +120,7 @@ def _part_covers(pattern: str, part: str) -> bool:
 
 
 def _matches(pattern: Sequence[T], name: Sequence[T], star: T, same: Callable[[T, T], bool]) -> bool:
-    """Glob over anything: a star takes any run. The last star met is the only one that is ever tried again."""
+    """Match a glob over anything: a star takes any run. Only the last star met is ever tried again."""
     at = step = resume = 0
     last_star = -1
     while at < len(name):

@@ -59,7 +59,7 @@ class WindowReader(Protocol):
     @property
     def cursor(self) -> int: ...
     def lose(self, kept: KeptFrame) -> None:
-        """Called before a frame beyond the cursor is dropped."""
+        """Note that a frame beyond the cursor is about to be dropped."""
 
 
 class Window:
@@ -130,7 +130,7 @@ class Window:
             self._drop()
 
     def trouble(self, error: ErrorFrame) -> None:
-        """Something is wrong with a topic, until `calm`."""
+        """Note that something is wrong with a topic, until `calm`."""
         assert error.topic is not None
         self.troubles.pop(error.topic, None)
         while len(self.troubles) >= TROUBLES_MAX:

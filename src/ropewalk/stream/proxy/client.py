@@ -104,7 +104,7 @@ class CatchUp:
         return self.ready.popleft()
 
     def extend(self, upstream: int | None, number: int) -> None:
-        """Also fetch a frame, newer than all before, that the window dropped meanwhile."""
+        """Fetch a further frame, newer than all before, that the window dropped meanwhile."""
         if upstream is None:  # it cannot be sent again, which is reported after the others
             self._wanted[-number] = number
         else:

@@ -75,7 +75,7 @@ class RelayWindow(Window):
         return self._places[seq - self.seq - 1]
 
     def dropped_since(self, seq: int, wanted: Callable[[Kind, str], bool]) -> dict[int, int] | None:
-        """Of the frames after `seq` that were dropped, those that are wanted: our numbers by the upstream's.
+        """Return which wanted frames after `seq` were dropped: our numbers by the upstream's.
 
         None if that is not known, or if one of them cannot be asked for.
 

@@ -51,7 +51,7 @@ class RefWatch:
         self.look()
 
     def look(self) -> list[RefUpdate]:
-        """What moved since the last look, by name. A ref that moved twice moved once, from the first to the last.
+        """Return what moved since the last look, by name; a ref that moved twice moved once, from first to last.
 
         An unreadable ref keeps its value, and is tried again at each look.
         """

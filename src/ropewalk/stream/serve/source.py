@@ -77,7 +77,7 @@ class StreamSource:
         return frozenset(self._policy.rules if self._policy is not None else ())
 
     def look(self) -> list[RefUpdate]:
-        """Which refs moved since the last look. Topics among them are `behind` until their messages are taken."""
+        """Return which refs moved since the last look; topics are `behind` until their messages are taken."""
         moved = self._refs.look()
         for update in moved:
             topic = self.topic_of(update.ref)
@@ -95,7 +95,7 @@ class StreamSource:
         return MESSAGES, topic
 
     def take(self, topic: str) -> list[BusEvent]:
-        """The next messages of a topic, none if all were handed out. What cannot be read is an error, in its place."""
+        """Return the next messages of a topic; in place of one that cannot be read, the error."""
         line = self._log.lines.line(*self.log_of(topic))
         self.look_at_rules()  # only now: what was appended under a rule is shown under that rule
         if self.access is NOBODY:

@@ -82,7 +82,7 @@ def read_endorsement(leaf: x509.Certificate) -> Endorsement:
 def check_amd_chain(
     chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int
 ) -> x509.Certificate:
-    """The root of a chain that is AMD's: the chip's key, a signing key, a configured root, by RSA-PSS of 4096 bits.
+    """Return the root of AMD's chain: the chip's key, a signing key, a configured root, by RSA-PSS of 4096 bits.
 
     Raise if it is something else.
     """

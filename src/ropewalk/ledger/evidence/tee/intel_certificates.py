@@ -58,7 +58,7 @@ def read_platform(leaf: x509.Certificate) -> Platform:
 
 
 def _members(raw: bytes) -> dict[bytes, tuple[int, bytes]]:
-    """Pairs of an object id and a value, by the id."""
+    """Return pairs of an object id and a value, by the id."""
     found: dict[bytes, tuple[int, bytes]] = {}
     for tag, content in parse_elements(raw):
         pair = parse_elements(content) if tag == SEQUENCE else []

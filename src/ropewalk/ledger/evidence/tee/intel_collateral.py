@@ -51,7 +51,7 @@ class Statement:
 
 
 def parse_statement(text: str, name: str) -> Statement:
-    """TCB info or a QE identity from the text of its file; nothing is verified.
+    """Parse TCB info or a QE identity from the text of its file; nothing is verified.
 
     >>> parse_statement("{}", "tcbInfo")
     Traceback (most recent call last):
@@ -155,7 +155,7 @@ class Collateral:
 
 
 def parse_collateral(texts: CollateralTexts) -> Collateral:
-    """Collateral from the texts of its files."""
+    """Parse collateral from the texts of its files."""
     tcb, qe = (
         parse_statement(texts.tcb_info, "tcbInfo"),
         parse_statement(texts.qe_identity, "enclaveIdentity"),

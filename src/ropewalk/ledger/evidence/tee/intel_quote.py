@@ -145,7 +145,7 @@ class _Rest:
 
 
 def _announced(rest: _Rest, kind: int) -> None:
-    """Certification data reach to the end of the quote, at each of their two levels."""
+    """Check that certification data reach to the end of the quote, at each of their two levels."""
     got = _number(rest.take(2, "certification data"))
     if got != kind:
         raise Unverified(f"certification data of type {got}; {kind} is expected here")

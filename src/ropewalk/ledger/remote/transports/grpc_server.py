@@ -299,7 +299,7 @@ class LedgerService:
 
 
 async def _only(messages: AsyncIterator[RemoteMessage]) -> RemoteMessage:
-    """The one message of an answer; a problem is raised."""
+    """Return the one message of an answer; raise a problem."""
     (message,) = [each async for each in messages]
     if message.op == "problem":
         raise _problem_of(message)
@@ -321,7 +321,7 @@ async def _told(context: Context) -> AsyncIterator[None]:
 
 
 def _peer(context: Context) -> Peer:
-    """The client of a call; gRPC has verified its certificate, and that there is one."""
+    """Return the client of a call; gRPC has verified its certificate, and that there is one."""
     (pem, *_) = context.auth_context().get("x509_pem_cert", (None,))
     if pem is None:
         raise Unauthenticated("the client has shown no certificate")
