@@ -348,11 +348,11 @@ class QuicListener:
 
     async def open(self, host: str, port: int, files: TlsFiles, protocol: str) -> QuicListener:
         """Begin to listen."""
-        configuration = _configuration(files, protocol, host, client=False)
+        self._configure = partial(_configuration, protocol=protocol, host=host, client=False)
         with listening(host, port):
             # A retry packet shows that a client has the address it sends from, before it costs us a handshake.
             self._server = await serve(
-                host, port, configuration=configuration, create_protocol=self._begin, retry=True
+                host, port, configuration=self._configure(files), create_protocol=self._begin, retry=True
             )
         assert self._server._transport is not None
         self.port = self._server._transport.get_extra_info("sockname")[1]
@@ -364,6 +364,13 @@ class QuicListener:
         if timer is not None:
             timer.cancel()
             self._links[link] = None
+
+    def renew(self, files: TlsFiles) -> None:
+        """Use the certificate and the authorities that are in the files now, for new connections."""
+        verifier = CertificateVerifier(files)
+        if self._server is not None:
+            self._server._configuration = self._configure(files)
+            self._verifier = verifier
 
     def refuse(self) -> None:
         """Take no more connections."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from ropewalk.errors import Unavailable, Usage
 from ropewalk.net.admission import Admission, ConnectionLimits, ConnectionSlot
 from ropewalk.net.refusals import listening, reason
-from ropewalk.net.tls import certificate_of
+from ropewalk.net.tls import TlsFiles, certificate_of
 
 CHUNK_BYTES = 64 << 10
 GOODBYE_S = 1.0  # how long closing waits for the other side
@@ -113,6 +113,10 @@ class TcpListener:
         """Accept no more connections."""
         self._server.close()
 
+    def renew(self, _files: TlsFiles, tls: ssl.SSLContext) -> None:
+        """Use another certificate for new connections."""
+        self._accepted.tls = tls
+
     async def close(self) -> None:
         self._server.close()
         await self._accepted.close()
@@ -151,7 +155,7 @@ class ConnectionTasks:
         tls: ssl.SSLContext | None = None,
         pipe_of: Callable[[asyncio.StreamReader, asyncio.StreamWriter, ConnectionSlot], TcpPipe] = TcpPipe,
     ) -> None:
-        self._accept, self._refused, self._tls, self._pipe_of = accept, refused, tls, pipe_of
+        self._accept, self._refused, self.tls, self._pipe_of = accept, refused, tls, pipe_of
         self._admission = Admission(limits, refused)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -200,14 +204,14 @@ class ConnectionTasks:
     async def _open(self, transport: asyncio.Transport, slot: ConnectionSlot) -> TcpPipe:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
-        if self._tls is None:
+        if self.tls is None:
             protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
             transport.set_protocol(protocol)
         else:
             protocol = _Stream(reader, loop=loop)
             # The slot's deadline ends the handshake, and is reported; asyncio's own must not come first.
             secure = await loop.start_tls(
-                transport, protocol, self._tls, server_side=True, ssl_handshake_timeout=slot.handshake_s * 2
+                transport, protocol, self.tls, server_side=True, ssl_handshake_timeout=slot.handshake_s * 2
             )
             if secure is None:  # it left at the very end of the handshake, or had to
                 raise ConnectionResetError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,15 @@ from ropewalk.errors import Invalid, NotFound, Unavailable
 SHORT = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
 
 
+def file_mark(path: Path) -> object:
+    """Return what changes when a file is replaced; None if it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - once a request; building a Path costs more than the call
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
     """Where one side's certificate and key lie, and the certificates under which the other side's must be."""
@@ -24,6 +34,10 @@ class TlsFiles:
     key: Path
     roots: Path
     crl: Path | None = None  # certificates that those authorities have revoked
+
+    def mark(self) -> object:
+        """Return what changes when one of the files is replaced; a revocation list is looked at by those who use it."""
+        return tuple(map(file_mark, (self.certificate, self.key, self.roots)))
 
 
 @dataclass(frozen=True, slots=True)

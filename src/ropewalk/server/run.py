@@ -18,7 +18,7 @@ from ropewalk.errors import Invalid, NotFound, RopewalkError, Usage
 from ropewalk.net.admission import connection_budget
 from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.refusals import listening
-from ropewalk.server.auth.auth_file import file_mark
+from ropewalk.net.tls import file_mark
 from ropewalk.server.http.app import API, make_app
 from ropewalk.server.http.connections import StreamSockets, http_protocol
 from ropewalk.server.http.direct import DirectAppends

@@ -37,6 +37,7 @@ from ropewalk.net.tcp import TcpPipe, serve_tcp
 from ropewalk.net.tls import TlsFiles, server_tls
 
 SESSIONS_MAX = 64  # at once; more are turned away
+RENEWAL_S = 2.0  # between two looks at the files of the certificate
 
 _journal = logging.getLogger("ropewalk.ledger.remote")
 
@@ -45,6 +46,9 @@ class Listening(Protocol):
     """A port that takes sessions of one transport."""
 
     port: int
+
+    def renew(self, files: TlsFiles, tls: ssl.SSLContext) -> None:
+        """Use the certificates that are in the files now, for new connections; `tls` is made of them."""
 
     def refuse(self) -> None:
         """Take no more connections."""
@@ -121,6 +125,7 @@ class LedgerServer:
         self._now_ns = now_ns
         self._leases: dict[str, WriterLease] = {}
         self._listening: dict[str, Listening] = {}
+        self._renewing: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
         self._refused = LogRateLimit(_journal.warning)
 
@@ -166,6 +171,7 @@ class LedgerServer:
         return list(self._channels) if self._channels is not None else channels_of(self._home)
 
     async def __aenter__(self) -> LedgerServer:
+        mark = self._files.mark() if self._files is not None else None
         try:
             for transport in self.transports:
                 self._listening[transport] = await self._listeners[transport]()
@@ -173,11 +179,15 @@ class LedgerServer:
             await asyncio.gather(*(each.close() for each in self._listening.values()))
             raise
         self.port = self._listening[self.transport].port
+        if self._files is not None:
+            self._renewing = asyncio.create_task(self._renew(self._files, mark))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
         for each in self._listening.values():
             each.refuse()
         for session in list(self.sessions):
@@ -190,6 +200,22 @@ class LedgerServer:
         for lease in self._leases.values():
             await lease.close()
         self._refused.close()
+
+    async def _renew(self, files: TlsFiles, mark: object) -> None:
+        """Use certificates that were replaced for new connections, if they fit their key."""
+        while True:
+            await asyncio.sleep(RENEWAL_S)
+            if (now := files.mark()) == mark:
+                continue
+            mark = now
+            try:
+                tls = server_tls(files, PROTOCOL)  # says what is wrong before anything is changed
+                for each in self._listening.values():
+                    each.renew(files, tls)
+            except (RopewalkError, OSError, ValueError) as error:
+                _journal.warning("the certificate was not renewed, and the old one stays in use: %s", error)
+            else:
+                _journal.info("renewed the certificate from %s", files.certificate)
 
     # What a session asks.
 

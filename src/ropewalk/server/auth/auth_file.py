@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from cryptography import x509
 from ropewalk.disk.durable import Disk, read_file
 from ropewalk.errors import Conflict, Invalid, NotFound, RopewalkError, Unauthenticated, located
 from ropewalk.kernel import jcs
+from ropewalk.net.tls import file_mark
 from ropewalk.server.auth.rights import LOCAL, Identity, Right, parse_right
 
 FILE_BYTES_MAX: Final = 4 << 20
@@ -198,15 +198,6 @@ class Authenticator:
                 f"the server cannot read its auth file ({self.fault}) and refuses every client"
             )
         return self._rules.identify(shown)
-
-
-def file_mark(path: Path) -> object:
-    """Return what changes when a file is replaced; None if it is not there."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - once a request; building a Path costs more than the call
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_rules(path: Path) -> AuthRules:

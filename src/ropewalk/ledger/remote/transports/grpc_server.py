@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import ssl
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -59,9 +60,13 @@ _journal = logging.getLogger("ropewalk.ledger.remote")
 class GrpcListener:
     """A port that answers the ledger service, health checks and reflection."""
 
-    def __init__(self, server: grpc.aio.Server, port: int) -> None:
-        self._server, self.port = server, port
+    def __init__(self, server: grpc.aio.Server, port: int, certificates: _Certificates) -> None:
+        self._server, self.port, self._certificates = server, port, certificates
         self._stopping: asyncio.Task[None] | None = None
+
+    def renew(self, files: TlsFiles, _tls: ssl.SSLContext) -> None:
+        """Use the certificates that are in the files now, for new connections."""
+        self._certificates.renew(files)
 
     def refuse(self) -> None:
         """Take no more calls; those under way may end."""
@@ -75,6 +80,23 @@ class GrpcListener:
         await self._stopping
 
 
+class _Certificates:
+    """What gRPC asks for before every handshake, in threads of its own: certificates to use from then on, or None."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self.renew(files)
+
+    def renew(self, files: TlsFiles) -> None:
+        """Read the files."""
+        pair = files.key.read_bytes(), files.certificate.read_bytes()
+        self._next = grpc.ssl_server_certificate_configuration([pair], files.roots.read_bytes())
+
+    def take(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what was read since the last call."""
+        found, self._next = self._next, None
+        return found
+
+
 async def serve_grpc(
     host: LedgerServer, address: tuple[str, int], files: TlsFiles, *, sessions_max: int, idle_s: float
 ) -> GrpcListener:
@@ -83,10 +105,9 @@ async def serve_grpc(
     from grpc_reflection.v1alpha import reflection
 
     server_tls(files, "h2")  # says what is wrong with the files; gRPC would not
-    credentials = grpc.ssl_server_credentials(
-        [(files.key.read_bytes(), files.certificate.read_bytes())],
-        root_certificates=files.roots.read_bytes(),
-        require_client_auth=True,
+    certificates = _Certificates(files)
+    credentials = grpc.dynamic_ssl_server_credentials(
+        certificates.take(), certificates.take, require_client_authentication=True
     )
     server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
     server.add_generic_rpc_handlers((handlers(LedgerService(host, sessions_max, idle_s)),))
@@ -104,7 +125,7 @@ async def serve_grpc(
     await server.start()
     for each in ("", SERVICE):
         await checks.set(each, health_pb2.HealthCheckResponse.SERVING)
-    return GrpcListener(server, bound)
+    return GrpcListener(server, bound, certificates)
 
 
 class _Call(Conversation):

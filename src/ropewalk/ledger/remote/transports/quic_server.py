@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +69,10 @@ class QuicSessions:
         """Listen."""
         self.port = (await self._listener.open(*address, files, PROTOCOL)).port
         return self
+
+    def renew(self, files: TlsFiles, _tls: ssl.SSLContext) -> None:
+        """Use the certificates that are in the files now, for new connections."""
+        self._listener.renew(files)
 
     def refuse(self) -> None:
         """Take no more connections and streams."""
