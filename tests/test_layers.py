@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -391,3 +392,16 @@ def test_one_writer_of_html():
         name_of(path) for path, tree in modules() if any(m.split(".")[0] == "html" for m, _ in imported(tree))
     }
     assert users <= {"pages.__init__", "server.http.openapi"}
+
+
+def test_skips_go_through_tools():
+    """A skip has a reason and a lane where the test runs: `tests/tools.py` makes them all."""
+    tests = Path(__file__).parent
+    apart = {tests / name for name in ("tools.py", "test_status.py", "test_layers.py")}
+    found = [
+        str(path.relative_to(tests))
+        for path in sorted(tests.rglob("*.py"))
+        if path not in apart
+        and re.search(r"pytest\.skip|mark\.skip|mark\.xfail|importorskip", path.read_text())
+    ]
+    assert found == []

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-__all__ = ["REQUIRED", "install_npm_packages", "needs", "skip_or_fail"]
+__all__ = ["install_npm_packages", "needs", "needs_that", "skip_or_fail", "skip_without_rights"]
 
 REQUIRED = bool(os.environ.get("ROPEWALK_REQUIRE_TOOLS"))
 INSTALL_S = 420.0  # npm downloads packages and compiles SQLite; below the limit of the tests that wait for it
@@ -33,16 +34,24 @@ PEERS = {
 def needs(*programs: str) -> pytest.MarkDecorator:
     """Skip the test where a program is missing; where tools are required, the test runs and fails."""
     missing = [name for name in programs if shutil.which(name) is None]
-    return pytest.mark.skipif(
-        bool(missing) and not REQUIRED, reason=f"not on PATH: {', '.join(missing)}; CI has it"
-    )
+    return needs_that(not missing, f"not on PATH: {', '.join(missing)}")
 
 
-def skip_or_fail(reason: str) -> None:
+def needs_that(found: object, missing: str) -> pytest.MarkDecorator:
+    """Skip the test unless something was found; where tools are required, the test runs and fails."""
+    return pytest.mark.skipif(not found and not REQUIRED, reason=f"{missing}; CI has it")
+
+
+def skip_or_fail(reason: str) -> NoReturn:
     """Skip the running test, or fail it where tools are required."""
     if REQUIRED:
         pytest.fail(reason)
     pytest.skip(f"{reason}; CI runs this test")
+
+
+def skip_without_rights(reason: str) -> NoReturn:
+    """Skip the running test because of the account or the kernel, which no package changes; `.ci/run` lists these."""
+    pytest.skip(f"{reason}; CI runs this test, as root of its own container")
 
 
 def install_npm_packages(folder: Path, package: str) -> Path:

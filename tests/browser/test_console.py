@@ -22,12 +22,12 @@ from tests.browser.chromium import Page, browser, find
 from tests.browser.console_data import MARKUP, deployed, make_data
 from tests.interop.test_serve import envelopes
 from tests.serving import Served, call, serving
-from tests.tools import REQUIRED, install_npm_packages, needs
+from tests.tools import install_npm_packages, needs, needs_that
 from tests.waiting import until
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.skipif(find() is None and not REQUIRED, reason="no Chromium here; CI installs one"),
+    needs_that(find(), "no Chromium here"),
 ]
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "src/ropewalk/server/console"

@@ -16,14 +16,14 @@ from tests.browser.test_live_page import running
 from tests.browser.test_web_client import asked, pages
 from tests.interop.test_js_client import CLIENT
 from tests.serving import call
-from tests.tools import REQUIRED, install_npm_packages, needs
+from tests.tools import install_npm_packages, needs, needs_that
 from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
     needs("node", "npm"),
     pytest.mark.timeout(600),  # the first run installs the package and compiles its SQLite
-    pytest.mark.skipif(find() is None and not REQUIRED, reason="no Chromium here; CI installs one"),
+    needs_that(find(), "no Chromium here"),
 ]
 PEER = Path(__file__).resolve().parents[1] / "interop/node"
 TOPIC = "com.example.browser"

@@ -18,14 +18,14 @@ from ropewalk.pipeline.report.report import render
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.browser.chromium import Page, browser, find
-from tests.tools import REQUIRED
+from tests.tools import needs_that
 from tests.unit.ledger.bundling import TRUST
 from tests.unit.ledger.making import NODE, NOON_NS, observed
 from tests.waiting import until
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(find() is None and not REQUIRED, reason="no Chromium here; CI installs one"),
+    needs_that(find(), "no Chromium here"),
 ]
 NOON = datetime(2024, 11, 1, 12, tzinfo=UTC)
 WIDE, NARROW = 1400, 320

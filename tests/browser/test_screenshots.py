@@ -16,7 +16,7 @@ from tests.browser.chromium import Page, browser, find
 from tests.browser.palette import shrink
 from tests.browser.test_console import ROOT, envelope_ids, shows
 from tests.serving import Served, command, environment, serving
-from tests.tools import REQUIRED
+from tests.tools import needs_that
 
 BYTES_MAX = 120_000
 SHOWN = ROOT / os.environ.get("ROPEWALK_SCREENSHOTS", "build/screenshots")
@@ -26,7 +26,7 @@ SETTLE_S = 0.6  # plots are drawn after the words are there
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(find() is None and not REQUIRED, reason="no Chromium here; CI installs one")
+@needs_that(find(), "no Chromium here")
 def test_screenshots_of_every_page(tmp_path: Path):
     (tmp_path / ".gitconfig").write_text("[user]\nname = Ada\nemail = ada@example.com\n")
     made = subprocess.run(

@@ -15,13 +15,13 @@ import pytest
 
 from ropewalk.gitlog.repository.repository import GitRepository
 from tests.browser.chromium import Page, browser, find
-from tests.tools import REQUIRED
+from tests.tools import needs_that
 from tests.unit.stream.conftest import log, publish  # noqa: F401 - a fixture
 from tests.waiting import ended
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(find() is None and not REQUIRED, reason="no Chromium here; CI installs one"),
+    needs_that(find(), "no Chromium here"),
 ]
 COMMAND = Path(sys.executable).with_name("ropewalk")
 PAGE = """<!doctype html><meta charset="utf-8"><title>Jobs</title><ul></ul><script>

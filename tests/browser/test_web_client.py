@@ -17,13 +17,13 @@ import pytest
 from tests.browser.chromium import Page, browser, find
 from tests.interop.test_serve import envelopes
 from tests.serving import Served, call, serving
-from tests.tools import REQUIRED
+from tests.tools import needs_that
 from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(find() is None and not REQUIRED, reason="no Chromium here; CI installs one"),
+    needs_that(find(), "no Chromium here"),
 ]
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = "examples/web/live.html"

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.tools import needs_that
 from tests.unit.ledger.bundling import TRUST, verdict
 from tests.unit.ledger.making import NODE, chain_of_blocks, observed, opened
 from tests.waiting import ended
@@ -107,9 +108,7 @@ def test_an_export_that_fails_leaves_the_old_file_alone(tmp_path):
     assert path.read_bytes() == before
 
 
-@pytest.mark.skipif(
-    not Path("/dev/full").exists(), reason="/dev/full is a Linux device; the loop above runs everywhere"
-)
+@needs_that(Path("/dev/full").exists(), "/dev/full is a Linux device; the loop above runs everywhere")
 def test_a_full_disk_is_said_to_be_full(tmp_path):
     (tmp_path / "full").symlink_to("/dev/full")
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
-import pytest
+from tests.tools import skip_without_rights
 from tests.unit.ledger.making import observed, opened
 from tests.waiting import LIMIT_S
 
@@ -34,7 +34,7 @@ def may_mount(tmp_path: Path) -> bool:
 def test_append_prints_receipts_on_full_index_disk(tmp_path, monkeypatch):
     """Finding S7: the receipt was printed, then "Nothing was changed" with exit 7."""
     if not may_mount(tmp_path):
-        pytest.skip("a file system that is full takes the right to mount one")
+        skip_without_rights("a file system that is full takes the right to mount one")
     monkeypatch.chdir(tmp_path)
     channel = tmp_path / "log.git/ropewalk/ledger/audit"
     environment = {

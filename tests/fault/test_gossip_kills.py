@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.tools import needs, needs_that
 from tests.waiting import LIMIT_S, ended
 
 from ropewalk.disk.lmdb_tables import LmdbTables
@@ -185,9 +185,8 @@ ssize_t pwrite64(int file, const void *bytes, size_t size, off_t at) { return pw
 """
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler"
-)
+@needs("cc")
+@needs_that(sys.platform == "linux", "preloaded libraries are those of Linux")
 @pytest.mark.parametrize("after", ["the open one", "another process"])
 def test_commit_cut_at_last_act_counts_once(tmp_path: Path, after: str):
     """Whoever writes next goes on from what is on disk, so no cursor that anybody saw means two messages."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests import forking
+from tests.tools import skip_or_fail
 from tests.unit.cli.conftest import living_in
 from tests.waiting import LIMIT_S
 
@@ -61,9 +62,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def started(kind: str, folder: Path, *options: str) -> Iterator[str]:
     program = shutil.which(SERVERS[kind]) or shutil.which(f"/usr/sbin/{SERVERS[kind]}")
     if program is None:
-        if os.environ.get("ROPEWALK_REQUIRE_TOOLS"):
-            pytest.fail(f"{SERVERS[kind]} is not installed")
-        pytest.skip(f"{SERVERS[kind]} is not installed (Debian package of that name); CI has it")
+        skip_or_fail(f"{SERVERS[kind]} is not installed (Debian package of that name)")
     port = free_port()
     folder.mkdir()
     command = {

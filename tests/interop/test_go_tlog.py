@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.tools import needs, needs_that
 from tests.unit.ledger.calling import make
 from tests.unit.ledger.conftest import ropewalk  # noqa: F401 - a fixture
 from tests.unit.ledger.heading import LOG, NOW_S, WITNESS, SmallLog
@@ -21,10 +21,8 @@ HOST = ("--host", "log.example")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        shutil.which("go") is None or not Path(GOPATH, "src/golang.org/x/mod/sumdb").is_dir(),
-        reason="needs Debian's golang-go and golang-golang-x-mod-dev; CI has them",
-    ),
+    needs("go"),
+    needs_that(Path(GOPATH, "src/golang.org/x/mod/sumdb").is_dir(), "no golang-golang-x-mod-dev here"),
 ]
 
 

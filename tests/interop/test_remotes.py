@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.tools import needs_that
 from tests.waiting import LIMIT_S, ended, until
 
 from ropewalk.gitlog.core.layout import SHIPLOG
@@ -136,7 +137,7 @@ def sshd(folder: Path, port: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.skipif(SSHD is None, reason="there is no sshd here; .ci/run installs it for the slow lane")
+@needs_that(SSHD, "there is no sshd here")
 def test_logs_are_shared_over_ssh(tmp_path, monkeypatch):
     git("init", "-q", "--bare", tmp_path / "team.git")
     with socket.socket() as free:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.serving import Served, call, serving
+from tests.tools import skip_or_fail
 from tests.waiting import LIMIT_S, Crew, until
 
 from ropewalk.gitlog.repository.opening import open_repository
@@ -270,7 +271,7 @@ def test_metrics_pass_promtool(server: Served):
     server("GET", "/channels")
     text = server("GET", "/metrics").body
     if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed; the lane `make test` on CI has it")
+        skip_or_fail("promtool is not installed")
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=LIMIT_S)
     assert done.returncode == 0, done
     for name in (

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.serving import call, serving
+from tests.tools import skip_or_fail
 from tests.waiting import LIMIT_S
 
 GENERATOR = Path(sys.executable).with_name("openapi-python-client")
@@ -18,7 +19,7 @@ GENERATOR = Path(sys.executable).with_name("openapi-python-client")
 @pytest.mark.slow
 def test_generated_client_works(tmp_path, monkeypatch):
     if not GENERATOR.exists():
-        pytest.skip("openapi-python-client is not installed; the extra `test` has it")
+        skip_or_fail("openapi-python-client is not installed; the extra `test` has it")
     monkeypatch.syspath_prepend(str(tmp_path))
     with serving(tmp_path) as server:
         (tmp_path / "openapi.json").write_bytes(server("GET", "/openapi.json").body)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools import needs_that
 from tests.unit.cli.conftest import living_in
 from tests.unit.gossip.conftest import memory_log
 from tests.unit.ledger.certifying import Authority
@@ -140,7 +141,7 @@ def test_silent_sockets_do_not_lock_a_plain_ledger(house):
         assert sent.code == 0, sent
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of a process is read from /proc")
+@needs_that(Path("/proc/self/status").exists(), "memory of a process is read from /proc")
 @pytest.mark.slow
 def test_silent_tls_sockets_take_bounded_memory(house):
     authority = Authority(house)

@@ -13,6 +13,7 @@ from ropewalk.pipeline.tables.verify import check_files, verify_tables
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.pipeline.killing import Crash, Mortal
 from tests.pipeline.test_delta import write
+from tests.tools import needs_that
 
 TABLES = ("events", "deployments", "consumer_lag")
 
@@ -54,7 +55,7 @@ def test_every_table_is_whole_whenever_its_writer_dies(tmp_path: Path, lives: in
     assert {path.name for path in (left.path / "deployments").iterdir()} == {"batch-2.parquet"}
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors have no names here")
+@needs_that(Path("/proc/self/fd").exists(), "descriptors have no names here")
 def test_batch_recorded_after_folders_are_synced(tmp_path: Path, monkeypatch):
     order: list[Path] = []
     real = os.fsync

@@ -10,7 +10,7 @@ from typing import Any
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.client import LedgerClient
-from ropewalk.ledger.remote.messages import RemoteMessage
+from ropewalk.ledger.remote.messages import RemoteMessage, outcome_of
 from tests.torture.scenes.house import TRANSPORTS, House
 from tests.torture.scenes.peer import Peer, framed
 from tests.torture.scenes.report import Scene, percentiles
@@ -151,14 +151,15 @@ async def _streams(
 
 
 def _pour(url: str, channel: str, raws: list[bytes]) -> tuple[int, int]:
-    """Send far more than was agreed on without reading an answer; how often it had to wait, and what stayed open."""
+    """Send far more than was agreed on without reading an answer; how often it had to wait, and what got no receipt."""
     with Peer.connected(url, channel) as peer:
         for number, raw in enumerate(raws, 1):
             peer.send(framed(RemoteMessage("append", number, {}, (raw,))))
-        answers = 0
+        answers = receipts = 0
         while answers < len(raws) and (said := peer.receive()) is not None:
             answers += said.op == "outcomes"
-        return peer.waits, len(raws) - answers
+            receipts += sum(isinstance(outcome_of(part), LedgerReceipt) for part in said.parts)
+        return peer.waits, len(raws) - receipts
 
 
 def _in_order(stands: list[bytes], streams: list[list[bytes]]) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools import skip_without_rights
 from tests.unit.cli.conftest import Answer, living_in, move_in
 
 HEAD = "refs/gatos/shiplog/ops/head"
@@ -383,7 +384,7 @@ def test_unreadable_head_exits_7(clones, tmp_path):
     as_a_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
     prefix = as_a_user if os.geteuid() == 0 else []
     if subprocess.run([*prefix, "cat", hidden], capture_output=True, check=False).returncode == 0:
-        pytest.skip("this root cannot be made a user")
+        skip_without_rights("this root cannot be made a user")
     command = [*prefix, Path(sys.executable).with_name("ropewalk"), "--repo", tmp_path / "ours.git"]
     listed = subprocess.run([*command, "heads", "ls"], capture_output=True, text=True, check=False)
     assert listed.returncode == 7

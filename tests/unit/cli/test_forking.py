@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tools import needs_that
 from tests.unit.cli.conftest import living_in
 from tests.waiting import LIMIT_S
 from tests.waiting import ended as running
@@ -57,7 +58,7 @@ def test_a_forked_command_ends_with_the_code_of_a_started_one(does):
     assert ended(FORKED.format(does), "/dev/null") == ended(STARTED.format(does), "/dev/null")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full here")
+@needs_that(Path("/dev/full").exists(), "/dev/full is a Linux device")
 def test_what_cannot_be_printed_shows_in_the_code_of_both():
     assert (
         ended(FORKED.format("print(1)"), "/dev/full")[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.tools import needs_that
 from tests.unit.cli.conftest import living_in
 from tests.waiting import ended
 
@@ -162,7 +163,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     assert done.stderr == ""
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a Linux device")
+@needs_that(Path("/dev/full").exists(), "/dev/full is a Linux device")
 @pytest.mark.parametrize("command", ["--help", "key ls --json", "hash nothing --json"])
 def test_an_answer_that_finds_no_room_is_told_on_stderr(tmp_path, command):
     line = f"exec {Path(sys.executable).with_name('ropewalk')} {command} > /dev/full"

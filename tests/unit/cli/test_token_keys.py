@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from tests.tools import needs
 from tests.waiting import LIMIT_S
 
 from ropewalk.disk import key_encryption, key_files, token_keys
@@ -28,10 +27,7 @@ MODULE = next(
     Path("libsofthsm2.so"),
 )
 PIN = "4321 four"
-needs_token = pytest.mark.skipif(
-    shutil.which("softhsm2-util") is None and "ROPEWALK_REQUIRE_TOOLS" not in os.environ,
-    reason="softhsm2 is not installed",
-)
+needs_token = needs("softhsm2-util")
 URI = f"pkcs11:token=rope%20walk;object={{}}?module-path={MODULE}"
 
 

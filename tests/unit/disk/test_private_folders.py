@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.tools import skip_without_rights
 
 MAKE = """
 import sys
@@ -158,8 +158,9 @@ def test_a_child_leaves_the_folder_of_its_parent_alone(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of another account")
 def test_folders_of_another_account_are_left_alone(tmp_path):
+    if os.getuid() != 0:
+        skip_without_rights("only root can make files of another account")
     with owner(MAKE, tmp_path) as (process, (folder,)):
         process.kill()
         process.wait()

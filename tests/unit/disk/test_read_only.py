@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.tools import skip_without_rights
 from tests.unit.ledger.making import command, observed, opened
 
 from ropewalk.errors import Unavailable
@@ -83,7 +84,7 @@ def unwritable(folder: Path) -> Iterator[None]:
     try:
         subprocess.run([*AS_A_USER, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this root cannot be made a user")
+        skip_without_rights("this root cannot be made a user")
     subprocess.run(["chmod", "-R", "a-w", folder], check=True)
     try:
         yield

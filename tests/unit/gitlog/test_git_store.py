@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.tools import needs
+from tests.tools import needs, needs_that
 from tests.waiting import LIMIT_S, together
 
 from ropewalk.disk.durable import Disk
@@ -486,7 +486,7 @@ def test_a_packed_ref_whose_name_holds_a_line_separator_hides_no_other(tmp_path)
         assert log.store.head(odd) == log.store.head("refs/gatos/shiplog/prod/head") == commit
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors have no names here")
+@needs_that(Path("/proc/self/fd").exists(), "descriptors have no names here")
 def test_closed_repository_holds_no_files(place):
     """Files of packs stayed open until the garbage collector ran."""
 

@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tools import needs_that
 
 from ropewalk import native
 from ropewalk.kernel import merkle
@@ -16,7 +17,7 @@ from ropewalk.ledger.block.leaves import StoredLines, leaf_hashes, leaves_root, 
 from ropewalk.ledger.channel.segments.format import lines_of
 from ropewalk.native.library import library
 
-pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler built the loops")
+pytestmark = needs_that(library(), "no C compiler built the loops")
 EDGES = (0, 1, 47, 48, 49, 63, 64, 65, 700, 1023, 1024, 1025, 5_000)
 
 

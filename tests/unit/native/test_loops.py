@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tools import needs_that, skip_or_fail
 from tests.unit.native.building import hook
 
 from ropewalk import native
@@ -50,18 +51,13 @@ ADA = GitSignature("Ada", "ada@example.test", 1_700_000_000)
 NOW_MS = 1_700_000_000_123
 
 
+needs_compiler = needs_that(any(map(shutil.which, ("cc", "gcc", "clang"))), "no C compiler on this machine")
+needs_loops = needs_that(native.is_here(), "no C compiler when ropewalk was installed")
+
+
+@needs_compiler
 def test_where_there_is_a_c_compiler_the_loops_are_here():
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler on this machine; CI has one")
     assert native.is_here()
-
-
-needs_compiler = pytest.mark.skipif(
-    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on this machine; CI has one"
-)
-needs_loops = pytest.mark.skipif(
-    not native.is_here(), reason="no C compiler when ropewalk was installed; CI has one"
-)
 
 
 # ---- plans ----
@@ -418,9 +414,8 @@ def test_a_pattern_says_what_objects_are_made_of():
 # ---- the library ----
 
 
+@needs_compiler
 def test_a_library_of_another_build_is_not_used(tmp_path, monkeypatch):
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler on this machine; CI has one")
     other = tmp_path / "loops.lib"
     assert hook().build(other, "-O0", "-DNATIVE_VERSION=999", sources=libraries.FILE.parent)
     monkeypatch.setattr(libraries, "FILE", other)
@@ -432,10 +427,9 @@ def test_a_library_of_another_build_is_not_used(tmp_path, monkeypatch):
     assert libraries.library.__wrapped__() is None
 
 
+@needs_compiler
 @pytest.mark.parametrize("flags", [("-O0",), ("-O0", "-DPORTABLE")], ids=["instructions", "portable"])
 def test_names_are_those_of_git_whatever_the_processor_can(flags, tmp_path, monkeypatch):
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler on this machine; CI has one")
     monkeypatch.setattr(libraries, "FILE", tmp_path / "loops.lib")
     assert hook().build(libraries.FILE, *flags, sources=Path(bales.__file__).parent)
     loaded = libraries.library.__wrapped__()
@@ -482,7 +476,7 @@ def test_no_input_makes_the_loops_touch_what_is_not_theirs(tmp_path):
     """Chance templates, columns and objects against a library that watches its own memory."""
     sanitizer = _sanitizer()
     if sanitizer is None:
-        pytest.skip("no C compiler with an address sanitizer on this machine; CI has one")
+        skip_or_fail("no C compiler with an address sanitizer on this machine")
     watched = tmp_path / "loops.lib"
     flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     assert hook().build(watched, *flags, sources=libraries.FILE.parent)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.pipeline.world import World
+from tests.tools import needs_that
 
 from ropewalk import native
 from ropewalk.disk.durable import Disk
@@ -241,7 +242,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return seen
 
 
-@pytest.mark.skipif(not native.is_here(), reason="the compiled loops are not built")
+@needs_that(native.is_here(), "the compiled loops are not built")
 def test_rows_are_the_same_without_loops(world: World, monkeypatch: pytest.MonkeyPatch):
     proven = _counted(monkeypatch)
     fast = to_arrow(
@@ -253,7 +254,7 @@ def test_rows_are_the_same_without_loops(world: World, monkeypatch: pytest.Monke
     assert fast.equals(slow) and fast.num_rows == 46
 
 
-@pytest.mark.skipif(not native.is_here(), reason="the compiled loops are not built")
+@needs_that(native.is_here(), "the compiled loops are not built")
 @pytest.mark.parametrize("rolled_up", [False, True])
 def test_bulk_reading_never_differs_from_get(world: World, tmp_path: Path, rolled_up: bool):
     """Every object, stored or compressed; and after any one flipped byte of a pack or an index."""

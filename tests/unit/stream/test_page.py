@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import websockets.asyncio.client as client
+from tests.tools import skip_without_rights
 from tests.unit.cli.conftest import Ropewalk, ropewalk  # noqa: F401 - a fixture
 from tests.waiting import LIMIT_S, aside, soon
 from websockets.exceptions import InvalidStatus
@@ -71,7 +72,7 @@ def test_the_page_that_is_offered_may_connect(log, host):
     try:
         asyncio.run(asyncio.wait_for(test(), LIMIT_S))
     except Unavailable as error:
-        pytest.skip(f"this machine has no such address: {error}")
+        skip_without_rights(f"this machine has no such address: {error}")
 
 
 @pytest.mark.parametrize(
