@@ -123,6 +123,7 @@ EDGES = {
     "bridge.governance.effects",
     "bridge.governance.guard",
     "bridge.governance.run",
+    "bridge.gossip_mirror",
     "bridge.mirror",
     "bridge.progress",
     "bridge.webhooks.hooks",

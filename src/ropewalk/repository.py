@@ -215,7 +215,8 @@ class Repository(Closing):
     def mirror(self, sources: str | Sequence[str], to: str) -> MirrorResult:
         """Copy into one log what it lacks of other logs: `repo.mirror("ns:prod", "topic:deploys")`.
 
-        Logs are named as on the command line: `ns:NS`, `topic:T`, and as a source also `channel:C`.
+        Logs are named as on the command line: `ns:NS`, `topic:T`, and as a source also `channel:C`. `gossip:T` is
+        fetched from the repositories and peers that `sources` names by path or URL.
         """
         from ropewalk.bridge.mirror import mirror
 

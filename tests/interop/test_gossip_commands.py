@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from tests.forking import Popen
 from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
-from tests.waiting import aside, soon, until
+from tests.waiting import aside, ended, soon, until
 
 from ropewalk.cli.gossip import net
 from ropewalk.gossip.core.ids import ProfileName
@@ -332,3 +333,48 @@ def test_kill_9_in_the_middle_of_a_sync_loses_nothing_acknowledged(
     assert count(tmp_path, "one.git") == count(tmp_path, "two.git") == total
     report = ropewalk("--repo", lacking, "gossip", "verify", "--topic", TOPIC, "--json")
     assert report.code == 0, report.text
+
+
+def mirroring(tmp_path: Path, *sources: str, more: tuple[str, ...] = ()) -> list[str]:
+    named = [part for source in sources for part in ("--from", source)]
+    return ["--repo", str(tmp_path / "two.git"), "mirror", *named, "--to", f"gossip:{TOPIC}", *more, "--json"]
+
+
+@pytest.mark.slow
+def test_killed_gossip_mirror_goes_on(beside, tmp_path, ropewalk):  # noqa: F811
+    """SIGKILL after the first messages were stored, several times; the last run ends with all of them."""
+    fill(tmp_path, "one.git", 6000)
+    for stored in (1, 1000, 2500):
+        command = mirroring(tmp_path, "one.git")
+        with ended(Popen[bytes](command, cwd=tmp_path, stdout=subprocess.DEVNULL)) as run:
+            while run.poll() is None and count(tmp_path, "two.git") < stored:
+                time.sleep(0.005)  # `ended` kills it
+    assert ropewalk(*mirroring(tmp_path, "one.git")).code == 0
+    assert count(tmp_path, "two.git") == 6000
+    row = ropewalk("--repo", "two.git", "bridge", "ls", "--json").json["bridges"][0]
+    assert (row["moved"], row["lag"], row["error"]) == (6000, 0, None)
+    assert ropewalk("--repo", "two.git", "gossip", "verify", "--topic", TOPIC).code == 0
+
+
+@pytest.mark.slow
+def test_gossip_mirror_follows_a_peer_that_restarts(beside, tmp_path, ropewalk):  # noqa: F811
+    fill(tmp_path, "one.git", 5)
+    server, said = beside.serve("one.git")
+    url = f"ws://127.0.0.1:{said['port']}"
+    with ended(
+        Popen[bytes](mirroring(tmp_path, url, more=("--follow",)), cwd=tmp_path, stdout=subprocess.DEVNULL)
+    ):
+        until(lambda: count(tmp_path, "two.git") == 5)
+        server.kill()
+        server.wait()
+        fill(tmp_path, "one.git", 2)
+        until(lambda: bool(state(ropewalk)["error"]))
+        beside.serve("one.git", "--port", str(said["port"]))
+        until(lambda: count(tmp_path, "two.git") == 7)
+        until(lambda: state(ropewalk)["moved"] == 7)
+    assert state(ropewalk)["error"] is None
+
+
+def state(command: Ropewalk) -> dict[str, Any]:
+    rows = command("--repo", "two.git", "bridge", "ls", "--json").json["bridges"]
+    return rows[0] if rows else {"error": None, "moved": 0}

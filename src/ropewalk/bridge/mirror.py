@@ -1,22 +1,26 @@
 """Mirroring: what other logs of a repository hold is copied into one of its git logs, in order, again and again.
 
-Logs are named `ns:NS` (S0), `topic:T` (S1) and, as a source only, `channel:C` (the ledger). How far a mirror has got is
-read from the target itself, so a killed mirror continues where it stopped; a mark speeds up the search.
+Logs are named `ns:NS` (S0), `topic:T` (S1) and, as a source only, `channel:C` (the ledger). `gossip:T` as a target is
+another kind of mirror (`gossip_mirror`): it fetches that topic from other repositories and peers.
+
+How far a mirror has got is read from the target itself, so a killed mirror continues where it stopped; a mark speeds up
+the search.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ropewalk.bridge.event_copy import EventCopy, MirrorResult, append_copies, copy_of
 from ropewalk.bridge.progress import Progress
-from ropewalk.errors import Conflict, RopewalkError, Usage
+from ropewalk.errors import Conflict, RopewalkError, Unavailable, Usage
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.planning import ExistingEvent, Receipt
@@ -26,12 +30,16 @@ from ropewalk.gitlog.repository.tracked_logs import IndexedLog
 from ropewalk.gitlog.store.index import IndexedEntry
 from ropewalk.kernel.ulid import Ulid, time_ms
 
+if TYPE_CHECKING:
+    from ropewalk.bridge.gossip_mirror import GossipMirror
+
 BATCH_EVENTS = 1_000  # copies that share a pack and a move of the head
 BATCH_BYTES = 8 << 20
 # Of sources that grow while they are merged, an event made a moment ago may overtake one that is still being written,
 # which could never be put below it afterwards. Writing takes milliseconds; on a busy disk, seconds.
 MERGE_AFTER_MS = 5_000
 KINDS = {"ns": SHIPLOG, "topic": MESSAGES}
+_journal = logging.getLogger("ropewalk.bridge")
 MARK = {"height": int, "commit": str, "ulid": str, "copy": str}
 
 
@@ -79,11 +87,6 @@ class MirrorTarget:
     def progress(self, source: str) -> Progress:
         """Return the record of the mirror from a log, named as `shiplog/NS`, `messages/T` or `ledger/C`."""
         return Progress.of(self.log, "mirror", source, f"{self.layout.name}/{self.topic}")
-
-    def head(self) -> tuple[str, str | None]:
-        """Return its ref and the commit at it."""
-        ref = self.layout.head_ref(self.topic)
-        return ref, self.log.store.head(ref)
 
     def newest(self) -> tuple[Ulid, str] | None:
         """Return the event at its head, and the commit."""
@@ -217,6 +220,8 @@ class LogSource:
 class Mirror:
     """Some sources, and the log they are copied into; `catch_up` brings what is new, as often as it is called."""
 
+    pause_s = FOLLOW_PAUSE_S
+
     def __init__(self, log: GitRepository, sources: str | Sequence[str], to: str) -> None:
         sources = [sources] if isinstance(sources, str) else sources
         layout, topic = _parse(to)
@@ -225,8 +230,6 @@ class Mirror:
                 f"{to}: a channel accepts only what its rules allow; mirror into ns:NAME or topic:NAME"
             )
         self.target = MirrorTarget(log, layout, topic)
-        if not sources:
-            raise Usage("a mirror needs at least one source")
         for name in sources:
             if name == to or sources.count(name) > 1:
                 raise Conflict(f"{name} cannot be mirrored into itself, nor twice", advice="Name other logs.")
@@ -234,6 +237,11 @@ class Mirror:
         self._began = False
         # Events of the target as we found or put them, and their commits.
         self._stood: list[tuple[Ulid, str]] = []
+
+    def head(self) -> tuple[str, str | None]:
+        """Return the ref of the target and the commit at it."""
+        ref = self.target.layout.head_ref(self.target.topic)
+        return ref, self.target.log.store.head(ref)
 
     def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> MirrorResult:
         """Copy all that is new, in the order of its ULIDs. What was copied before a refusal stays.
@@ -298,6 +306,21 @@ class Mirror:
         return LogSource(name, layout, topic, self.target)
 
 
+def open_mirror(
+    log: GitRepository, sources: str | Sequence[str], to: str, **network: Any
+) -> Mirror | GossipMirror:
+    """Return the mirror into a log. `network` is for peers of a gossip topic: `tls` and `token`."""
+    sources = [sources] if isinstance(sources, str) else sources
+    if not sources:
+        raise Usage("a mirror needs at least one source")
+    kind, _, topic = to.partition(":")
+    if kind != "gossip":
+        return Mirror(log, sources, to)
+    from ropewalk.bridge.gossip_mirror import GossipMirror
+
+    return GossipMirror(log, sources, topic, **network)
+
+
 def mirror(
     log: GitRepository,
     sources: str | Sequence[str],
@@ -314,17 +337,28 @@ def mirror(
     ...     [mirror(log, "ns:prod", "topic:deploys").mirrored for _ in range(2)]
     [1, 0]
     """
-    return Mirror(log, sources, to).catch_up(progress)
+    return open_mirror(log, sources, to).catch_up(progress)
 
 
-def keep_mirroring(copying: Mirror, stop: threading.Event | None = None) -> Iterator[MirrorResult]:
-    """Mirror until `stop` is set: first all events, then new ones. Yield the result of each round."""
+def keep_mirroring(
+    copying: Mirror | GossipMirror, stop: threading.Event | None = None
+) -> Iterator[MirrorResult]:
+    """Mirror until `stop` is set: first all events, then new ones. Yield the result of each round.
+
+    A peer that is away is tried again.
+    """
     stop = stop or threading.Event()
+    away = False
     while True:
-        brought = copying.catch_up()
+        try:
+            brought, away = copying.catch_up(), False
+        except Unavailable as error:
+            if not away:
+                _journal.warning("%s; trying again", error.detail)
+            brought, away = MirrorResult(), True
         if brought.mirrored or brought.skipped:
             yield brought
-        if stop.wait(0 if brought.mirrored else FOLLOW_PAUSE_S):
+        if stop.wait(0 if brought.mirrored else copying.pause_s):
             return
 
 
@@ -332,7 +366,12 @@ def _parse(name: str) -> tuple[Layout | None, str]:
     """The layout and topic of a name, None and the channel for one of the ledger; names themselves are checked."""
     kind, colon, topic = name.partition(":")
     if not colon or kind not in (*KINDS, "channel"):
-        raise Usage(f"{name!r} names no log; write ns:NAME, topic:NAME or channel:NAME", name=name)
+        advice = "Name the repository or the URL of a peer that has the topic, and --to gossip:NAME."
+        raise Usage(
+            f"{name!r} names no log; write ns:NAME, topic:NAME or channel:NAME",
+            name=name,
+            advice=advice if kind == "gossip" else None,
+        )
     if kind == "channel":
         return None, topic
     KINDS[kind].check(topic)

@@ -123,6 +123,14 @@ def _lag(git: GitRepository, said: Mapping[str, Any]) -> int | None:
         with contextlib.suppress(RopewalkError, OSError), Channel(git.store.place.home, name) as channel:
             return None if done is None else max(0, channel.head().envelopes - done)
         return None
+    if kind == "file:":
+        from ropewalk.gossip.peer.topics import open_topic
+
+        home, topic = Path(name[1:], "ropewalk"), said["target"].removeprefix("gossip/")
+        done = _of_type(said, "height", int)
+        with contextlib.suppress(RopewalkError, OSError), open_topic(home, topic, create=False) as source:
+            return None if done is None else max(0, len(source) - done)
+        return None
     if kind not in LAYOUTS or name not in git.topics(LAYOUTS[kind]):
         return None
     line, ulid = git.lines.line(LAYOUTS[kind], name), _of_type(said, "ulid", str)

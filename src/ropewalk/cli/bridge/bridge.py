@@ -59,7 +59,9 @@ def rm(source: str, target: str) -> None:
     """
     from ropewalk.bridge.progress import Progress
 
-    kind = next((end.partition(":")[0] for end in (source, target) if "://" in end), "mirror")
+    kind = next(
+        (end.partition(":")[0] for end in (source, target) if end.startswith(("nats:", "redis:"))), "mirror"
+    )
     with opened() as repository:
         Progress.of(repository, kind, source, target).forget()
     emit({"removed": [source, target]}, printable(f"ok  removed the record of {source} -> {target}"))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.common.command import command, counting, emit
 from ropewalk.cli.common.options import flag, repeated, required
+from ropewalk.cli.common.serving import read_token
 from ropewalk.cli.git.events import opened, short
+from ropewalk.cli.gossip.net import ca_option, client_cert_option, client_key_option, token_option
 
 if TYPE_CHECKING:
     from ropewalk.bridge.event_copy import MirrorResult
+    from ropewalk.bridge.gossip_mirror import GossipMirror
     from ropewalk.bridge.mirror import Mirror
 
 
@@ -20,11 +24,30 @@ if TYPE_CHECKING:
     "ropewalk mirror --from topic:governance --to ns:governance",
     "ropewalk mirror --from ns:web --from ns:billing --to topic:all --follow",
     "ropewalk mirror --from channel:audit --to ns:audit",
+    "ropewalk mirror --from wss://peer.example:8080 --to gossip:com.example.chat --follow",
 )
-@repeated("--from sources", "LOG", "Source: ns:NAME, topic:NAME or channel:NAME; repeatable.", required=True)
-@required("--to", "LOG", "Target: ns:NAME or topic:NAME; created if it does not exist.")
+@repeated(
+    "--from sources",
+    "LOG",
+    "Source: ns:NAME, topic:NAME or channel:NAME; for a gossip topic the repository or the URL of a peer that has it; "
+    "repeatable.",
+    required=True,
+)
+@required("--to", "LOG", "Target: ns:NAME, topic:NAME or gossip:NAME; created if it does not exist.")
 @flag("--follow", "Keep running, and copy new events as they arrive.")
-def mirror(sources: tuple[str, ...], to: str, follow: bool) -> None:
+@ca_option
+@client_cert_option
+@client_key_option
+@token_option
+def mirror(
+    sources: tuple[str, ...],
+    to: str,
+    follow: bool,
+    ca: Path | None,
+    client_cert: Path | None,
+    client_key: Path | None,
+    token_file: str | None,
+) -> None:
     """Copy new events of one log into another log of this repository, in order.
 
     Between namespaces and topics an event keeps its bytes, ULID and content id; only the commit differs. An envelope of
@@ -34,11 +57,16 @@ def mirror(sources: tuple[str, ...], to: str, follow: bool) -> None:
     A second run continues where the first stopped, also after a kill. Several sources are merged by ULID with a delay
     of some seconds, because a slower source may still deliver older events. An event that is older than the target's
     head, or not valid there, is refused; the events before it stay copied.
-    """
-    from ropewalk.bridge.mirror import Mirror, keep_mirroring
 
+    A gossip topic is fetched from other repositories or peers, each message verified; nothing is sent to them.
+    """
+    from ropewalk.bridge.mirror import keep_mirroring, open_mirror
+    from ropewalk.gossip.peer.tls import client_context
+
+    secure = any(each.lower().startswith("wss:") for each in sources)
+    tls = client_context(ca, client_cert, client_key) if secure else None
     with opened() as log:
-        copying = Mirror(log, sources, to)
+        copying = open_mirror(log, sources, to, tls=tls, token=read_token(token_file))
         if not follow:
             with counting(f"mirroring into {to}", "events") as progress:
                 done = copying.catch_up(progress)
@@ -49,8 +77,8 @@ def mirror(sources: tuple[str, ...], to: str, follow: bool) -> None:
             sys.stdout.flush()  # deliver it to the reader of a pipe at once
 
 
-def _answer(copying: Mirror, done: MirrorResult) -> dict[str, Any]:
-    ref, head = copying.target.head()
+def _answer(copying: Mirror | GossipMirror, done: MirrorResult) -> dict[str, Any]:
+    ref, head = copying.head()
     return {
         "mirrored": done.mirrored,
         "skipped": done.skipped,
@@ -61,8 +89,8 @@ def _answer(copying: Mirror, done: MirrorResult) -> dict[str, Any]:
     }
 
 
-def _text(copying: Mirror, done: MirrorResult) -> str:
-    ref, head = copying.target.head()
+def _text(copying: Mirror | GossipMirror, done: MirrorResult) -> str:
+    ref, head = copying.head()
     lines = [f"ok  {done.mirrored} mirrored, {done.skipped} there already"]
     if head is not None:
         lines.append(f"    {ref} -> {short(head)}")

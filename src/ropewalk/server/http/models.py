@@ -106,9 +106,10 @@ class Consumer(Struct):
 
 
 class Bridge(Struct):
-    """A mirror, a broker bridge or a webhook. `lag` is null if the source is not a log of this repository.
+    """A mirror, a broker bridge or a webhook. `lag` is null if the source is not a log on this machine.
 
-    `position` is the last entry that was copied: a ULID, a block height or a position of the broker. `lost` counts
+    `position` is the last entry that was copied (a ULID, a block height, a position of the broker), or the hash of a
+    gossip topic. `lost` counts
     messages that the broker removed before the bridge read them.
     """
 
