@@ -368,6 +368,13 @@ def _open_input(name: str) -> IO[bytes]:
     return Path(name).open("rb")
 
 
+def write_result(name: str, raw: bytes, value: dict[str, Any], plain: str) -> None:
+    """Write one document: as a line on stdout for `-`, else to a file; then print where it is."""
+    write_output(name, raw + b"\n" if name == "-" else raw)
+    if name != "-":
+        emit(value, plain)
+
+
 def write_output(name: str, raw: bytes) -> None:
     """Write a file atomically: write a temporary file in the same folder, then rename it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ropewalk.cli.common.command import command, emit, read_input, say, write_output
+from ropewalk.cli.common.command import command, read_input, say, write_result
 from ropewalk.cli.common.locations import signing_key
 from ropewalk.cli.common.options import option, required
 
@@ -22,16 +22,16 @@ def adapt(file: str, key: str, timestamp: str | None, output: str) -> None:
     from ropewalk.ledger.envelope.adapt import adapt as adapt_envelope
 
     done = adapt_envelope(read_input(file), signing_key(key), timestamp or now_text())
-    write_output(output, done.envelope.raw + (b"\n" if output == "-" else b""))
     for change in done.changes:
         say(change)
-    if output != "-":
-        emit(
-            {
-                "envelope_id": done.envelope.hex_id,
-                "legacy_envelope_id": done.legacy_envelope_id,
-                "changes": list(done.changes),
-                "path": output,
-            },
-            f"ok  {done.envelope.hex_id}  was {done.legacy_envelope_id}  {output}",
-        )
+    write_result(
+        output,
+        done.envelope.raw,
+        {
+            "envelope_id": done.envelope.hex_id,
+            "legacy_envelope_id": done.legacy_envelope_id,
+            "changes": list(done.changes),
+            "path": output,
+        },
+        f"ok  {done.envelope.hex_id}  was {done.legacy_envelope_id}  {output}",
+    )

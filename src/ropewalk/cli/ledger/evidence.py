@@ -19,11 +19,9 @@ from ropewalk.cli.ledger.evidence_report import (
     wrap,
 )
 from ropewalk.cli.ledger.key import (
-    approval_option,
     check_fits,
     given_proposal,
-    proposal_option,
-    propose_option,
+    proposal_options,
     reason_option,
 )
 from ropewalk.cli.ledger.proposal import write_proposal
@@ -97,9 +95,7 @@ for _command in (report_data, wrap, provenance):
     type=click.IntRange(1),
 )
 @reason_option
-@propose_option
-@proposal_option
-@approval_option
+@proposal_options
 def set_(
     channel: str,
     roots: tuple[str, ...],

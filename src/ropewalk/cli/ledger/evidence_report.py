@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import command, emit, parse_input, read_input, write_output
-from ropewalk.cli.common.options import choice, option, repeated, required
+from ropewalk.cli.common.command import command, emit, parse_input, read_input, write_output, write_result
+from ropewalk.cli.common.options import choice, option, repeated, required, together
 from ropewalk.errors import located
 
 if TYPE_CHECKING:
@@ -19,22 +19,16 @@ FORMATS = ("slsa.v1", "tee.report", "snark.v1")
 HARDWARE = ("aws_nitro", "sev", "sgx", "tdx")
 DOCUMENT_BYTES_MAX = 1 << 16
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-def collateral_options(command: Decorated) -> Decorated:
-    """Add the options for Intel's collateral files."""
-    for add in (
-        repeated(
-            "--collateral-cert signers",
-            "F",
-            "Certificates of the signer of the collateral, PEM or DER; repeatable.",
-        ),
-        option("--qe-identity", "F", "Intel's QE identity, as downloaded."),
-        option("--tcb-info", "F", "Intel's TCB info for the platform, as downloaded."),
-    ):
-        command = add(command)
-    return command
+# Intel's collateral files.
+collateral_options: Callable[[Any], Any] = together(
+    option("--tcb-info", "F", "Intel's TCB info for the platform, as downloaded."),
+    option("--qe-identity", "F", "Intel's QE identity, as downloaded."),
+    repeated(
+        "--collateral-cert signers",
+        "F",
+        "Certificates of the signer of the collateral, PEM or DER; repeatable.",
+    ),
+)
 
 
 def read_collateral(
@@ -199,8 +193,5 @@ def provenance(
 def _write(output: str, made: dict[str, Any]) -> None:
     from ropewalk.kernel import jcs
 
-    write_output(output, jcs.encode(made) + (b"\n" if output == "-" else b""))
-    if output != "-":
-        emit(
-            {"evidence_hash": made["evidence_hash"], "path": output}, f"ok  {made['evidence_hash']}  {output}"
-        )
+    name = made["evidence_hash"]
+    write_result(output, jcs.encode(made), {"evidence_hash": name, "path": output}, f"ok  {name}  {output}")

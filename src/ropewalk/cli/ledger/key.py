@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import command, emit, group, parse_input, say, write_output
+from ropewalk.cli.common.command import command, emit, group, parse_input, say, write_result
 from ropewalk.cli.common.locations import here, key_folder, key_folders, signing_key
-from ropewalk.cli.common.options import channel_option, option, repeated, required
+from ropewalk.cli.common.options import channel_option, option, repeated, required, together
 from ropewalk.cli.ledger.channel import channel_keys, read_approvals
 from ropewalk.cli.ledger.proposal import describe_proposal, named_keys, write_proposal
 from ropewalk.kernel.terminal_text import printable
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
 WRITER_WAIT_S = 30.0
 
-propose_option = option("--propose", "F", "Write a proposal to this file for approval, and change nothing.")
-proposal_option = option("--proposal", "F", "Carry out this approved proposal.")
-approval_option = repeated("--approval approvals", "F", "Approval of the proposal; repeatable.")
+proposal_options: Callable[[Any], Any] = together(
+    option("--propose", "F", "Write a proposal to this file for approval, and change nothing."),
+    option("--proposal", "F", "Carry out this approved proposal."),
+    repeated("--approval approvals", "F", "Approval of the proposal; repeatable."),
+)
 since_option = option("--since", "TIME", "Effective time in RFC 3339, UTC (default: now).")
 reason_option = option("--reason", "TEXT", "Reason to record.", default="")
 
@@ -69,7 +72,7 @@ def show(channel: str) -> None:
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.keys.statements import parse_key_statement
 
-    acts = []
+    acts: list[dict[str, Any]] = []
     with open_channel(here().home, channel) as reading:
         reading.key_history()  # raises if a key change is not valid
         for each in reading.key_proofs():
@@ -82,10 +85,7 @@ def show(channel: str) -> None:
                     "approved_by": [one.approver.did() for one in said.approvals],
                 }
             )
-    emit(
-        {"channel": channel, "acts": acts},
-        lambda: "\n".join(_act_line(each) for each in acts) or "no key changes",
-    )
+    emit({"channel": channel, "acts": acts}, map(_act_line, acts), "no key changes")
 
 
 @key.command(
@@ -105,9 +105,7 @@ def show(channel: str) -> None:
     type=click.FloatRange(0, 36_525),
     default=0.0,
 )
-@propose_option
-@proposal_option
-@approval_option
+@proposal_options
 def rotate(
     channel: str,
     to: str,
@@ -163,9 +161,7 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
     @click.argument("which", metavar="KEY")
     @since_option
     @reason_option
-    @propose_option
-    @proposal_option
-    @approval_option
+    @proposal_options
     def end(
         channel: str,
         which: str,
@@ -207,9 +203,7 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
 @channel_option
 @required("--to", "NAME", "Key that seals from now on; `node` is that of this repository.")
 @reason_option
-@propose_option
-@proposal_option
-@approval_option
+@proposal_options
 def promote(
     channel: str, to: str, reason: str, propose: str | None, proposal: str | None, approvals: tuple[str, ...]
 ) -> None:
@@ -269,9 +263,8 @@ def approve_(proposal: str, name: str, output: str) -> None:
     if value["act"] == "promote":
         _vote(value, name)
     made = approve(value, signing_key(name))
-    write_output(output, made.to_bytes(value) + (b"\n" if output == "-" else b""))
-    if output != "-":
-        emit({"path": output, "approver": made.approver.did(), "act": value}, f"ok  {output}")
+    answer = {"path": output, "approver": made.approver.did(), "act": value}
+    write_result(output, made.to_bytes(value), answer, f"ok  {output}")
 
 
 # --- inside ---

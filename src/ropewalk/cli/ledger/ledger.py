@@ -127,10 +127,7 @@ def ls() -> None:
     from ropewalk.ledger.channel.settings import channels
 
     found = channels(here().home)
-    emit(
-        {"channels": found},
-        lambda: "\n".join(found) or "no channels; create one with `ropewalk ledger create`",
-    )
+    emit({"channels": found}, found, "no channels; create one with `ropewalk ledger create`")
 
 
 @ledger.command(

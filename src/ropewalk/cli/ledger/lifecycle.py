@@ -225,15 +225,8 @@ def notify(channel: str) -> None:
                     if receipt is None
                     else {**notice, **receipt.to_json()}
                 )
-    emit(
-        {"channel": channel, "notices": sent},
-        lambda: (
-            "\n".join(
-                f"{'recorded before' if each['replayed'] else 'ok'}  {notice_line(each)}" for each in sent
-            )
-            or "ok  no version is near its sunset"
-        ),
-    )
+    lines = (f"{'recorded before' if each['replayed'] else 'ok'}  {notice_line(each)}" for each in sent)
+    emit({"channel": channel, "notices": sent}, lines, "ok  no version is near its sunset")
 
 
 def version_rows(table: tuple[Lifecycle, ...], now_ns: int) -> list[dict[str, Any]]:

@@ -95,16 +95,11 @@ def ls(channel: str | None) -> None:
         for name in ([channel] if channel is not None else channels(home))
         for each, height in active_muscles(home, name).values()
     ]
-    emit(
-        {"muscles": rows},
-        lambda: (
-            "\n".join(
-                f"{row['name']} {row['muscle_version']}  {row['min_version']} to {row['max_version']}  {row['channel']}"
-                for row in rows
-            )
-            or "no muscles"
-        ),
+    lines = (
+        f"{row['name']} {row['muscle_version']}  {row['min_version']} to {row['max_version']}  {row['channel']}"
+        for row in rows
     )
+    emit({"muscles": rows}, lines, "no muscles")
 
 
 @muscle.command("retire", "ropewalk ledger muscle retire tally --channel ops")

@@ -12,11 +12,9 @@ from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, required
 from ropewalk.cli.ledger.key import (
     WRITER_WAIT_S,
-    approval_option,
     check_fits,
     given_proposal,
-    proposal_option,
-    propose_option,
+    proposal_options,
     reason_option,
 )
 from ropewalk.cli.ledger.proposal import write_proposal
@@ -66,9 +64,7 @@ def hash_(file: str | None, channel: str | None) -> None:
 @channel_option
 @required("--policy file", "F", "The new policy bundle.")
 @reason_option
-@propose_option
-@proposal_option
-@approval_option
+@proposal_options
 def rotate(
     channel: str,
     file: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ropewalk.cli.common.command import command, emit, write_output
+from ropewalk.cli.common.command import command, write_result
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, required
 
@@ -24,10 +24,9 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
     name = parse_id(envelope_id)
     with channel_of(name, channel) as reading:
         proof, found_in = reading.prove(name), reading.settings.channel
-    write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
-    if output == "-":
-        return
-    emit(
+    write_result(
+        output,
+        proof.to_bytes(),
         {
             "envelope_id": envelope_id,
             "channel": found_in,
@@ -58,7 +57,6 @@ def consistency(channel: str, old: int, new: int, output: str) -> None:
                 advice="Give the number of blocks of an older and of a newer head.",
             )
         proof = reading.prove_consistency(old, new)
-    write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
-    if output != "-":
-        answer = {"channel": channel, "old": old, "new": new, "path": output}
-        emit(answer, f"ok  {channel}  {old} blocks are the beginning of {new}  {output}")
+    answer = {"channel": channel, "old": old, "new": new, "path": output}
+    said = f"ok  {channel}  {old} blocks are the beginning of {new}  {output}"
+    write_result(output, proof.to_bytes(), answer, said)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ropewalk.cli.common.command import emit, write_output
+from ropewalk.cli.common.command import write_result
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.kernel.terminal_text import printable
 
@@ -32,9 +32,8 @@ def write_proposal(path: str, act: dict[str, Any]) -> None:
             name=path,
             advice="Name another file, or remove that one.",
         )
-    write_output(path, jcs.encode(act) + (b"\n" if path == "-" else b""))
-    if path != "-":
-        emit({"path": path, "act": act}, f"ok  {path}  to be approved with `ropewalk ledger key approve`")
+    said = f"ok  {path}  to be approved with `ropewalk ledger key approve`"
+    write_result(path, jcs.encode(act), {"path": path, "act": act}, said)
 
 
 def describe_proposal(act: dict[str, Any]) -> str:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import emit, group, parse_input, write_output
+from ropewalk.cli.common.command import emit, group, parse_input, write_output, write_result
 from ropewalk.cli.common.locations import here, sealing_key, signing_key
-from ropewalk.cli.common.options import flag, option, required
+from ropewalk.cli.common.options import flag, option, required, together
 from ropewalk.cli.common.tls_options import tls_files, tls_options
 
 if TYPE_CHECKING:
     from ropewalk.ledger.mailbox.enclave import EnclaveKey
 
-key_options = (
+key_options: Callable[[Any], Any] = together(
     required("--key", "NAME", "Secret of the enclave, a sealing key."),
     required("--enclave-ref", "REF", "Name of the enclave."),
 )
@@ -36,8 +37,7 @@ def enclave() -> None:
 
 
 @enclave.command("offer", "ropewalk ledger enclave offer --key box --enclave-ref pay-1 -o offer.json")
-@key_options[0]
-@key_options[1]
+@key_options
 @option("-o --output", "F", "Output file (default: stdout).", default="-")
 def offer(key: str, enclave_ref: str, output: str) -> None:
     """Write the offer of an enclave: the payload of an advertisement, with the public key for sealing.
@@ -50,10 +50,8 @@ def offer(key: str, enclave_ref: str, output: str) -> None:
     from ropewalk.ledger.mailbox.enclave import offer_payload
 
     made = _key(key, enclave_ref).offer
-    raw = jcs.encode(offer_payload(made))
-    write_output(output, raw + b"\n" if output == "-" else raw)
-    if output != "-":
-        emit({"enclave_ref": made.enclave_ref, "key_id": made.key_id, "path": output}, f"ok  {output}")
+    answer = {"enclave_ref": made.enclave_ref, "key_id": made.key_id, "path": output}
+    write_result(output, jcs.encode(offer_payload(made)), answer, f"ok  {output}")
 
 
 @enclave.command(
@@ -97,8 +95,7 @@ def seal(advertisement: str, trust: str, nonce: str | None, channel: str, file: 
     "ropewalk ledger enclave append --channel pay --key box --enclave-ref pay-1 --file sealed.json",
     "bridge | ropewalk ledger enclave append --channel pay --key box --enclave-ref pay-1 --file - --jsonl --json",
 )
-@key_options[0]
-@key_options[1]
+@key_options
 @required("--channel", "C", "The channel; it must be there.")
 @required("--file file", "F", "What was sealed; `-` for stdin.")
 @flag("--jsonl", "Read one per line; print one result per line, once it is durable.")
@@ -138,8 +135,7 @@ def _key(name: str, enclave_ref: str) -> EnclaveKey:
     "carrier | ropewalk ledger enclave bridge --inbox pay --key box --enclave-ref pay-1 --file - \\",
     "    --public quic://ledger.example:7400 --public-channel anchors --tls pki/pay --attest-command ./attest",
 )
-@key_options[0]
-@key_options[1]
+@key_options
 @required("--inbox", "C", "Channel inside the enclave; it must be there.")
 @required("--file file", "F", "Sealed envelopes, one a line; `-` for stdin.")
 @required("--public url", "URL", "Server of the public channel.")

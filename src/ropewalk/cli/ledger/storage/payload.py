@@ -6,7 +6,7 @@ import time
 
 import click
 
-from ropewalk.cli.common.command import emit, group, write_output
+from ropewalk.cli.common.command import emit, group, write_result
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option, required
 
@@ -30,9 +30,8 @@ def show(payload_hash: str, output: str) -> None:
     from ropewalk.ledger.channel.payloads import PayloadStore
 
     raw = PayloadStore(here().home / "payloads").get(payload_hash)
-    write_output(output, raw + b"\n" if output == "-" else raw)
-    if output != "-":
-        emit({"payload_hash": payload_hash, "bytes": len(raw), "path": output}, f"ok  {len(raw)}  {output}")
+    answer = {"payload_hash": payload_hash, "bytes": len(raw), "path": output}
+    write_result(output, raw, answer, f"ok  {len(raw)}  {output}")
 
 
 @payload.command("erase", "ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'")

@@ -19,6 +19,7 @@ from ropewalk.cli.common.command import (
     say,
     session,
     write_output,
+    write_result,
 )
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.common.options import channel_option, flag, option, required
@@ -132,12 +133,11 @@ def prove_state(channel: str, name: str, pointer: str, height: int | None, outpu
     from ropewalk.ledger.replay.state_map import parse_pointer
 
     proof = prove(here().home, channel, named_reducer(name), parse_pointer(pointer), height)
-    write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
-    if output != "-":
-        answer = {"channel": channel, "height": proof.height, "key": list(proof.key), "path": output}
-        found = {"value": proof.value[0]} if proof.value else {"absent": True}
-        said = json.dumps(proof.value[0], ensure_ascii=False) if proof.value else "absent"
-        emit({**answer, **found}, f"ok  {channel} {proof.height}  {pointer} = {said}  {output}")
+    answer = {"channel": channel, "height": proof.height, "key": list(proof.key), "path": output}
+    answer |= {"value": proof.value[0]} if proof.value else {"absent": True}
+    said = json.dumps(proof.value[0], ensure_ascii=False) if proof.value else "absent"
+    said = f"ok  {channel} {proof.height}  {pointer} = {said}  {output}"
+    write_result(output, proof.to_bytes(), answer, said)
 
 
 def named_reducer(name: str) -> Reducer:

@@ -41,7 +41,8 @@ def status(channel: str | None) -> None:
             "notices": due,
             "warnings": warnings,
         },
-        lambda: "\n".join(_key_history(each) for each in found) or "no channels yet",
+        map(_key_history, found),
+        "no channels yet",
     )
 
 
@@ -111,7 +112,6 @@ def reindex(channel: str | None) -> None:
     }
     emit(
         {"channels": [{"channel": name, "blocks": blocks} for name, blocks in done.items()]},
-        lambda: (
-            "\n".join(f"ok  {name}  {blocks} blocks" for name, blocks in done.items()) or "no channels yet"
-        ),
+        (f"ok  {name}  {blocks} blocks" for name, blocks in done.items()),
+        "no channels yet",
     )
