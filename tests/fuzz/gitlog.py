@@ -31,10 +31,6 @@ def _git_message(raw: bytes) -> None:
     gitcommit.parse_message(raw)
 
 
-def _git_shiplog(raw: bytes) -> None:
-    gitcommit.parse_compat_trailer(raw)
-
-
 def _git_shiplog_entry(raw: bytes) -> None:
     entries.parse_entry(objects.Oid("0" * 40), raw)
 
@@ -81,7 +77,7 @@ def _git_pack(raw: bytes) -> None:
 @cache
 def _small_pack() -> tuple[str, bytes, bytes, tuple[str, ...]]:
     bodies = [b"a log in git", b"a log in git, and more of it" * 20, b""]
-    made = [(pack_writer.object_id("blob", raw), "blob", raw) for raw in bodies]
+    made = [(objects.object_id("blob", raw), "blob", raw) for raw in bodies]
     name, pack, index = pack_writer.build_pack(made)  # type: ignore[arg-type]
     return name, bytes(pack), index, tuple(oid for oid, _, _ in made)
 
@@ -99,7 +95,6 @@ def _catalogue() -> tuple[Parser, ...]:
         ("git_index", _git_index, (_small_pack()[2],)),
         ("git_pack", _git_pack, (_small_pack()[1],)),
         ("commit_message", _git_message, (commit.split(b"\n\n", 1)[1],)),
-        ("shiplog_trailer", _git_shiplog, (b'x\n\n---\n{"env":"prod"}\n',)),
         ("shiplog_entry", _git_shiplog_entry, (commit,)),
         (
             "allowed_signers",

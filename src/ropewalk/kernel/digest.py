@@ -31,7 +31,6 @@ ContentId = NewType("ContentId", str)
 RAW = 0x55
 DAG_PB = 0x70
 DAG_CBOR = 0x71
-DAG_JSON = 0x0129
 SHA2_256 = 0x12
 
 _HASH = re.compile(r"[0-9a-f]{64}")

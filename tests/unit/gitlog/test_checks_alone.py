@@ -14,12 +14,10 @@ from ropewalk.errors import (
     NotFound,
     TooLarge,
     Unavailable,
-    Unverified,
 )
 from ropewalk.gitlog.consumers.consumers import find_position
 from ropewalk.gitlog.consumers.cursor import read_cursor
 from ropewalk.gitlog.core.anchor import add_anchor, anchors, note_text
-from ropewalk.gitlog.core.commit import parse_compat_trailer
 from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Draft, parse_document
 from ropewalk.gitlog.core.file_chain import add_files
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, anchors_ref, consumer_ref, signed_heads_ref
@@ -190,11 +188,6 @@ def test_only_messages_carry_attachments(log):
     assert isinstance(outcome, InvalidEnvelope)
     assert "only messages carry attachments" in str(outcome)
     assert log.store.head(REF) is None
-
-
-def test_a_journal_entry_without_dashes_has_no_trailer():
-    with pytest.raises(Unverified, match="no line that starts with ---"):
-        parse_compat_trailer(b'hello\n{"a":1}')
 
 
 def test_a_document_that_no_envelope_could_hold_is_not_even_parsed():

@@ -11,10 +11,11 @@ from binascii import crc32
 import pytest
 
 from ropewalk.errors import DigestMismatch
+from ropewalk.gitlog.core.objects import object_id
 from ropewalk.gitlog.store import pack_reader
 from ropewalk.gitlog.store.pack_index import PackEntry, build_index
 from ropewalk.gitlog.store.pack_reader import PackFolder
-from ropewalk.gitlog.store.pack_writer import build_pack, object_id
+from ropewalk.gitlog.store.pack_writer import build_pack
 
 
 def header(kind: int, size: int) -> bytes:

@@ -14,9 +14,10 @@ from types import ModuleType
 import pytest
 from tests.tools import skip_or_fail
 
+from ropewalk.gitlog.core.objects import object_id
 from ropewalk.gitlog.store import deflate, pack_writer
 from ropewalk.gitlog.store.pack_index import build_index, read_index
-from ropewalk.gitlog.store.pack_writer import build_pack, object_id
+from ropewalk.gitlog.store.pack_writer import build_pack
 
 CHANCE = random.Random(7)
 TEXTS = {

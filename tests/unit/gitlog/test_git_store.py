@@ -29,10 +29,11 @@ from ropewalk.errors import (
     NotFound,
     Unavailable,
 )
+from ropewalk.gitlog.core.objects import object_id
 from ropewalk.gitlog.repository.opening import init_repository, open_repository
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.store.pack_index import read_index
-from ropewalk.gitlog.store.pack_writer import build_pack, object_id
+from ropewalk.gitlog.store.pack_writer import build_pack
 from ropewalk.gitlog.store.rollup import pack_count, roll_up
 
 REF = "refs/gatos/shiplog/demo/head"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from ropewalk.ledger.bundle.files import export_bundle
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
 from ropewalk.ledger.channel.segments import packed as segmentpack
-from ropewalk.ledger.channel.segments.packed import read_manifest
+from ropewalk.ledger.channel.segments.packed import PackedSegment
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.replay.channel_replay import replay_channel
 from ropewalk.ledger.replay.reducers import find_reducer
@@ -128,7 +129,8 @@ def test_a_packed_segment_has_a_merkle_manifest(made, home):
         hashes = [channel.index.block_hash(height) for height in range(BLOCKS)]
     starts = segments.starts()
     for start, after in pairwise(starts):
-        value = read_manifest(segments.path(start).with_suffix(".seg.zst"), start)
+        with closing(PackedSegment(segments.path(start).with_suffix(".seg.zst"), start)) as packed:
+            value = packed.manifest()
         raw = (made / "ledger" / CHANNEL / "segments" / f"{start:020d}.seg").read_bytes()
         assert value == {
             "version": 1,

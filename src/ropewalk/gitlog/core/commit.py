@@ -109,15 +109,6 @@ def parse_message(raw: bytes) -> Headers:
     )
 
 
-def parse_compat_trailer(raw: bytes) -> dict[str, Any]:
-    """Return the trailer of a `git shiplog` entry: the JSON behind the last line that starts with `---`."""
-    lines = raw.decode("utf-8", "replace").split("\n")
-    dashes = [at for at, line in enumerate(lines) if line.startswith("---")]
-    if not dashes:
-        raise Unverified("the entry has no line that starts with ---", where="message")
-    return _trailer("\n".join(lines[dashes[-1] + 1 :]))
-
-
 def make_trailer(
     given: Mapping[str, Any] | None,
     *,

@@ -27,19 +27,10 @@ STORED_OBJECTS_MAX = 60_000  # larger packs are not rolled up, so they are compr
 STORED_TREE_MAX = 160  # bytes; trees this small are mostly object ids, which do not compress
 
 
-def object_id(kind: Kind, raw: bytes) -> str:
-    """Return the name git gives to an object.
-
-    >>> object_id("blob", b"")
-    'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
-    """
-    return hashlib.sha1(b"%s %d\x00" % (kind.encode(), len(raw)) + raw, usedforsecurity=False).hexdigest()
-
-
 def build_pack(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytes | bytearray, bytes]:
     """Build a pack of `(id, kind, bytes)` triples; return its checksum (which names it), its bytes and its index.
 
-    >>> name, pack, index = build_pack([(object_id("blob", b"hello"), "blob", b"hello")])
+    >>> name, pack, index = build_pack([("b6fc4c620b67d95f953a5c1c1230aaab5db5a1b0", "blob", b"hello")])
     >>> pack[:4], index[:4]
     (b'PACK', b'\\xfftOc')
     """

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import Invalid, NotFound
-from ropewalk.pipeline.source.offsets import ROWS_PER_RANGE, Extent, LogName, Offset, Point, Range, cut_evenly
+from ropewalk.pipeline.source.offsets import ROWS_PER_RANGE, Extent, LogName, Point, Range, cut_evenly
 from ropewalk.pipeline.source.rows import ENGINES, Columns, Engine
 
 ROWS_PER_READ = 10_000  # rows in one Arrow batch
@@ -188,8 +188,3 @@ def between(
 def point_at(logs: Logs, topic: str, position: int) -> Point:
     """Return the point before which `position` entries lie."""
     return Point(position, logs.id_at(topic, position - 1)) if position else Point()
-
-
-def latest(opened: dict[Engine, Logs], names: Iterable[LogName]) -> Offset:
-    """Return the ends of logs as they stand now."""
-    return Offset({name: opened[name.engine].extent(name.topic).end for name in names})

@@ -152,8 +152,3 @@ def group_ranges(ranges: Iterable[Range], rows_max: int) -> list[list[Range]]:
         groups[-1].append(part)
         rows += part.rows
     return groups
-
-
-def total(ranges: Iterable[Range]) -> int:
-    """Return how many entries the ranges hold."""
-    return sum(each.end - each.start for each in ranges)

@@ -206,12 +206,6 @@ class PackedSegment(io.RawIOBase):
         )
 
 
-def read_manifest(path: Path, start: int) -> dict[str, Any]:
-    """Return the Merkle manifest of a packed segment: heights, block hashes, their root, digest and size."""
-    with contextlib.closing(PackedSegment(path, start)) as packed:
-        return packed.manifest()
-
-
 def write_packed_segment(
     path: Path, start: int, records: Sequence[tuple[BlockPlace, bytes]], disk: Disk
 ) -> tuple[int, int]:
