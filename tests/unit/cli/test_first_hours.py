@@ -56,6 +56,9 @@ def test_completion_lists_commands_namespaces_channels_and_groups(log):
     ):
         env = {**log_env, "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         assert log(env_more=env).text.split() == [f"plain,{expected}"], words
+    for words in ("ropewalk verify a", "ropewalk verify x --trust t", "ropewalk --repo l"):
+        env = {**log_env, "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        assert log(env_more=env).text.startswith("file,"), words
 
 
 def test_since_takes_spans_days_and_dates():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,6 +38,7 @@ NAME_SHOWN_MAX = 200  # characters of a file name in an error
 T = TypeVar("T")
 E = TypeVar("E", bound=RopewalkError)
 MakesCommand = Callable[[Callable[..., Any]], click.Command]
+FILE_WORDS = {"F", "FILE", "PATH", "DIR", "FOLDER", "REPO", "PEM", "CHECKPOINT"}  # placeholders of files
 MakesGroup = Callable[[Callable[..., Any]], "Group"]
 
 
@@ -90,9 +92,11 @@ def _show_default(param: click.Option) -> None:
         param.show_default = "default" not in (param.help or "").lower()
 
 
-def _complete(param: click.Option) -> None:
-    """Complete values of options that name a log, a channel, a consumer group or a key."""
-    if {"--ns", "--topic", "--channel", "--group", "--key"} & set(param.opts):
+def _complete(param: click.Parameter) -> None:
+    """Complete values that name a log, a channel, a consumer group, a key or a file."""
+    if FILE_WORDS & set(re.findall(r"\w+", param.metavar or "")):
+        param._custom_shell_complete = click.Path().shell_complete
+    elif {"--ns", "--topic", "--channel", "--group", "--key"} & set(param.opts):
 
         def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
             from ropewalk.cli.common.complete_values import complete_value
@@ -128,7 +132,7 @@ class Command(click.Command):
             if isinstance(param, click.Option):
                 _name_value(param)
                 _show_default(param)
-                _complete(param)
+            _complete(param)
         self.params.extend(_shared_options())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
