@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,7 @@ from ropewalk.pipeline.tables.channel_state import (
     noted_in,
 )
 from ropewalk.pipeline.tables.deployments import write_deployments
-from ropewalk.pipeline.tables.recorded import faults_in, new_faults
-from ropewalk.pipeline.tables.staging import join_ranges, stage_ranges, write_empty
+from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, write_typed
 from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Warehouse, write_plainly
 
@@ -386,3 +385,19 @@ def _lower(one: Point, other: Point) -> Point:
 
 def _count(manifests: list[Manifest], table: str) -> int:
     return sum(file.rows for each in manifests for file in each.files.get(table, ()))
+
+
+def faults_in(manifests: Iterable[Manifest]) -> set[tuple[str, str, str]]:
+    """Return the damage that is recorded already, by log and entry."""
+    return {
+        (fault["engine"], fault["topic"], fault["entry_id"]) for each in manifests for fault in each.faults
+    }
+
+
+def new_faults(staged: Iterable[Staged]) -> list[dict[str, str]]:
+    """Return the damage in what was just written: rows that have no position in their log."""
+    return [
+        {"engine": each.log.engine, "topic": each.log.topic, "entry_id": entry}
+        for each in staged
+        for entry in each.faults
+    ]

@@ -21,9 +21,7 @@ from ropewalk.stream.core.connection import LIMITS, Connection, StreamLimits
 from ropewalk.stream.core.frames import CLIENT_FRAME_BYTES_MAX, Data, ErrorFrame
 from ropewalk.stream.core.patterns import Kind
 from ropewalk.stream.core.window import Window
-from ropewalk.stream.serve.health import probe
-from ropewalk.stream.serve.live_page import live_page
-from ropewalk.stream.serve.page import HtmlPage
+from ropewalk.stream.serve.pages import HtmlPage, live_page, probe
 
 STREAM_PATH = "/api/v1/stream"  # S2 §1
 CONNECTIONS_MAX = 4_096

@@ -19,10 +19,9 @@ from typing import TypeVar
 from ropewalk.disk.index_files import CURRENT, IndexFiles, is_read_only
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.disk.temporary_folder import drop_private_folder, make_private_folder
-from ropewalk.errors import Damaged, NotFound, Unavailable
+from ropewalk.errors import Damaged, NotFound, RopewalkError, Unavailable
 from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import parse_record
-from ropewalk.ledger.channel.index.lost_claim import keep_claim
 from ropewalk.ledger.channel.index.rows import (
     EMPTY,
     PLACE,
@@ -36,8 +35,11 @@ from ropewalk.ledger.channel.index.rows import (
     unpack_entry,
     unpack_state,
 )
+from ropewalk.ledger.channel.losses import LOST_MAX, KnownHead, note_known
 from ropewalk.ledger.channel.segments.format import ALIGN, BlockPlace, Record
 from ropewalk.ledger.channel.segments.reader import Segments
+
+LOST_ENVELOPES_MAX = 100_000  # envelopes listed one by one
 
 FLUSH_ENVELOPES = 16_384  # kept in memory at most before they are written
 T = TypeVar("T")
@@ -314,3 +316,36 @@ class LedgerIndex:
             reason="index",
             advice="Build it again with `ropewalk ledger reindex`; the log itself is not touched.",
         )
+
+
+def keep_claim(
+    segments: Segments,
+    state: IndexState,
+    entry: Callable[[int], BlockEntry],
+    derive: Callable[[Sequence[bytes]], UnpackedIndexKeys],
+) -> None:
+    """Record which blocks an index has that its log lacks. An index of another log is ignored.
+
+    Best effort: a damaged index may raise anything, and the folder may not be writable. The mark of receipted blocks
+    is authoritative; this names the lost blocks and envelopes, and serves channels that have no mark yet.
+    """
+    if not state.height:
+        return
+    with contextlib.suppress(Exception):
+        whole = 0
+        with contextlib.suppress(RopewalkError):
+            for height, place in segments.places():
+                record = segments.read(place, height)
+                if height == 0 and derive(record.lines).block_hash != entry(0).block_hash:
+                    return
+                whole = height + 1
+        if state.height <= whole:
+            return
+        lost, listed = [], 0
+        for height in range(whole, min(state.height, whole + LOST_MAX)):
+            found = entry(height)
+            names = [found.leaf(index).hex() for index in range(found.count)]
+            if (listed := listed + len(names)) > LOST_ENVELOPES_MAX:
+                break
+            lost.append({"height": height, "block_hash": found.block_hash.hex(), "envelopes": names})
+        note_known(segments.folder, KnownHead(state.height, state.block_hash.hex(), "index", lost))

@@ -18,9 +18,8 @@ from ropewalk.ledger.evidence.allowed import parse_collateral_texts
 from ropewalk.ledger.evidence.certificates import check_chain, parse_certificates, parse_pem
 from ropewalk.ledger.evidence.crls import check_revoked
 from ropewalk.ledger.evidence.item import EvidenceItem
-from ropewalk.ledger.evidence.tee.intel_certificates import Platform, read_platform
+from ropewalk.ledger.evidence.tee.intel_certificates import Platform, check_p256, read_platform
 from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
-from ropewalk.ledger.evidence.tee.intel_ecdsa import check_p256
 from ropewalk.ledger.evidence.tee.intel_quote import (
     QUOTE_BYTES_MAX,
     EnclaveReport,

@@ -18,8 +18,7 @@ from ropewalk.kernel import jcs
 from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.evidence.allowed import CollateralTexts
 from ropewalk.ledger.evidence.certificates import check_chain, extensions_of, parse_pem
-from ropewalk.ledger.evidence.tee.intel_certificates import COMPONENTS, SGX_EXTENSION, Platform
-from ropewalk.ledger.evidence.tee.intel_ecdsa import check_p256
+from ropewalk.ledger.evidence.tee.intel_certificates import COMPONENTS, SGX_EXTENSION, Platform, check_p256
 from ropewalk.ledger.evidence.tee.intel_quote import EnclaveReport, TdReport
 
 STATEMENT_BYTES_MAX: Final = 1 << 18
