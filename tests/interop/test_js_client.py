@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ import zstandard
 from tests.interop.test_serve import envelopes
 from tests.serving import Served, serving
 from tests.tools import install_npm_packages, needs
-from tests.unit.ledger.making import NODE, observed
+from tests.unit.ledger.bundling import TRUST, pack, signed, tar_of, unpack
+from tests.unit.ledger.making import NODE, NOON_NS, observed
 from tests.unit.ledger.rotating import CHANNEL, NEXT, STRANGER, THIRD, make_channel, opened_with, rotation
 from tests.unit.ledger.test_failover import copied, promoted
 from tests.unit.ledger.test_policy_rotation import NEW, OLD
@@ -26,7 +28,8 @@ from tests.unit.ledger.test_policy_rotation import rotate as rotate_policy_of
 
 import ropewalk
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.bundle.files import export_bundle
+from ropewalk.ledger.block.block import GENESIS, seal
+from ropewalk.ledger.bundle.files import export_blocks, export_bundle, verify_bundle
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.server.http.asyncapi import asyncapi_document
@@ -52,6 +55,10 @@ def test_js_types_match_the_schemas():
 
 def test_js_client_agrees_with_the_vectors():
     assert "not ok" not in node("--test", "test/vectors.test.mjs")
+
+
+def test_js_client_refuses_forgeries():
+    assert "not ok" not in node("--test", "test/refusals.test.mjs")
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +202,58 @@ def test_js_follows_key_statements_as_python(tmp_path):
                 wanted = {"passed"} if index < len(files) and index != 3 else {"failed", "refused"}
                 assert got in wanted, (index, answer)
     assert seen >= {"passed", "failed", "partly", "untrusted"}
+
+
+def random_json(chance: random.Random, depth: int = 3) -> Any:
+    """Return a value of the JSON model: integers and floats of every width, long texts, keys beyond ASCII."""
+    kind = chance.randrange(8 if depth else 6)
+    if kind == 0:
+        return chance.choice([None, True, False])
+    if kind == 1:
+        return chance.getrandbits(chance.randrange(1, 54)) * chance.choice([1, -1])
+    if kind == 2:
+        return struct.unpack(">f", struct.pack(">I", chance.getrandbits(31) % 0x7F800000))[0] % 1
+    if kind == 3:
+        return chance.getrandbits(11) * 2.0 ** chance.randrange(-30, 3)
+    if kind == 4:
+        return chance.random() * 10.0 ** chance.randrange(-300, 15)
+    if kind == 5:
+        return chance.choice("aé√𝄞") * chance.choice([0, 1, 23, 24, 255, 256])
+    if kind == 6:
+        return [random_json(chance, depth - 1) for _ in range(chance.randrange(26))]
+    return {chance.choice("zé𝄞") * chance.randrange(30): random_json(chance, depth - 1) for _ in range(5)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_js_judges_both_encodings_as_python(tmp_path):
+    """Bundles with CBOR members: as exported, with changed members, and with such members signed again."""
+    chance = random.Random(110)
+    envelopes = [observed(n, payload=random_json(chance)).raw for n in range(40)]
+    envelopes.append(observed(payload=["é" * 40_000]).raw)
+    block = seal(
+        NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=envelopes, timestamp_ns=NOON_NS
+    )
+    export_blocks([block], NODE, tmp_path / "both.tar.zst", both=True)
+    members = unpack(tmp_path / "both.tar.zst")
+    name = "cbor/0000000000.cbor"
+    bundles = [members, signed({**members, name: b""}), signed(members, encodings=["json"])]
+    for _ in range(20):
+        of, bit = chance.choice([name, name, "blocks/0000000000.jsonl"]), 1 << chance.randrange(8)
+        at, raw = chance.randrange(len(members[of])), members[of]
+        changed = {**members, of: raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :]}
+        bundles += [changed, signed(changed)]
+    files = [pack(tmp_path / "one.tar.zst", tar_of(each)).read_bytes() for each in bundles]
+    seen = set()
+    for file, answer in zip(files, judged_by_node(files, TRUST.to_bytes()), strict=True):
+        (tmp_path / "one.tar.zst").write_bytes(file)
+        want = {
+            each.name: each.status for each in verify_bundle(tmp_path / "one.tar.zst", TRUST).report.steps
+        }
+        got = {each["name"]: each["status"] for each in answer["steps"]}
+        assert got == want, answer
+        seen.add(tuple(step for step, status in got.items() if status == "failed"))
+    assert seen >= {(), ("envelope_hashes",), ("bundle_signature", "envelope_hashes")}
 
 
 @pytest.mark.slow

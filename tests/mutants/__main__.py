@@ -18,10 +18,12 @@ from pathlib import Path
 
 from tests.mutants import Mutant, load, status_rows
 from tests.test_status import ROOT
+from tests.tools import install_npm_packages
 
+CLIENT = "clients/js"  # its tests run the built file, so a patch of its sources is built first
 REPORT = ROOT / "build" / "mutants.json"
 LIMIT_S = 600  # a mutant may make a test wait until its own timeout
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "node_modules", "__pycache__", ".*_cache")
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "node_modules", "__pycache__", ".*_cache")
 PASSED, FAILED = 0, 1  # exit codes of pytest
 
 
@@ -69,13 +71,28 @@ class Scratch:
         path = self.root / mutant.file
         original = path.read_text(encoding="utf-8")
         started = time.monotonic()
+        built = self.root / CLIENT / "dist" / "ropewalk.js"
+        kept = built.read_bytes()
         self._write(path, mutant.apply(original))
         try:
+            if mutant.file.startswith(CLIENT):
+                self._build()
             code, tail = self._pytest(tests)
+        except subprocess.CalledProcessError as error:
+            code, tail = -1, error.stderr
         finally:
             self._write(path, original)
+            built.write_bytes(kept)
         outcome = {PASSED: "survived", FAILED: "killed"}.get(code, "error")
         return Outcome(mutant.title, mutant.row, outcome, round(time.monotonic() - started, 1), tests, tail)
+
+    def _build(self) -> None:
+        folder = self.root / CLIENT
+        if not (folder / "node_modules").exists():
+            packages = install_npm_packages(ROOT / CLIENT, "esbuild") / "node_modules"
+            (folder / "node_modules").symlink_to(packages)
+        words = ["npm", "run", "--silent", "build"]
+        subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True, timeout=LIMIT_S)
 
     def _pytest(self, tests: list[str]) -> tuple[int, str]:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

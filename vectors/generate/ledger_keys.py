@@ -179,6 +179,7 @@ def promoted(
     author: SigningKey | None = None,
     sealer: SigningKey | None = None,
     accepts: SigningKey | None = None,
+    carried: Case | None = None,
     **changes: Any,
 ) -> Case:
     """A promotion on a block that `old` sealed under the policy `held`. The rest makes one that does not hold."""
@@ -198,7 +199,7 @@ def promoted(
         author or new,
         new=accepts or new,
         sealer=sealer,
-        basis={"below": below, "policy": policy or held},
+        basis={"below": carried or below, "policy": policy or held},
         approvals=approvals_of({**act, **(approved or {})}, approvers),
         below=hash_,
         policy_hash=policy_hash_of(held),
@@ -249,6 +250,11 @@ def promotions() -> Case:
             forged("epoch_skipped", "epoch 1 is next", epoch=2),
             forged("other_height", "not its own", height=6),
             forged("other_block", "not the block below", prev_block_hash="33" * 32),
+            forged(
+                "below_is_another_block",
+                "of the same height and key, but not the one that it names",
+                carried=sealed(4, FIRST, "44" * 32, "22" * 32, policy_hash_of(control(PEOPLE))),
+            ),
             forged(
                 "other_policy",
                 "not that of the block below",
@@ -437,6 +443,11 @@ def line() -> Case:
                 "gap",
                 "nobody would count in between",
                 said(5, rotate(FIRST, SECOND, 2, 1), FIRST, new=SECOND),
+            ),
+            wrong(
+                "backdated",
+                "valid before the statement that makes it so",
+                said(5, rotate(FIRST, SECOND, since=-1, until=1), FIRST, new=SECOND),
             ),
             wrong(
                 "twice", "a key gives way once", over, said(6, rotate(FIRST, THIRD, 0, 3), FIRST, new=THIRD)

@@ -2,6 +2,7 @@
 
 import { blake3 } from "@noble/hashes/blake3.js";
 import { TarReader, unpack } from "./archive.ts";
+import { encodeCbor } from "./cbor.ts";
 import { concat, decodeUtf8, equal, hashFromHex, toHex } from "./bytes.ts";
 import { RopewalkError } from "./errors.ts";
 import { type Json, encodeText, hasExactly, isObject, parseCanonical } from "./jcs.ts";
@@ -21,6 +22,7 @@ const HEADERS = "headers.jsonl";
 const ENVELOPES_MAX = 8192;
 const BLOCK_MEMBER_MAX = (4 << 20) + ENVELOPES_MAX;
 const PROOF_MEMBER_MAX = ENVELOPES_MAX * 1200;
+const CBOR_MEMBER_MAX = 3 * (4 << 20);
 const PROOF_LINE_MAX = 8 << 10;
 const HEADERS_BYTES_MAX = 256 << 20;
 
@@ -48,7 +50,7 @@ class BundleCheck {
   readonly #packed: number;
   readonly #threshold: number | undefined;
   readonly #failures = new Map<Name, { detail: string; count: number; facts: Record<string, unknown> }>();
-  readonly #blocks = new Map<number, { ids: Uint8Array[]; proofs: string; holds: boolean | null }>();
+  readonly #blocks = new Map<number, { ids: Uint8Array[]; proofs: string; holds: boolean | null; cbor: Uint8Array }>();
   readonly #seen = new Set<string>();
   #members = 0;
   #name = "";
@@ -126,7 +128,7 @@ class BundleCheck {
       if (this.#manifest === null) throw noBundle("its manifest cannot be read");
     }
     const limit = name === MANIFEST ? manifestLimit(this.#packed) : name === SIGNATURE ? SIGNATURE_BYTES_MAX
-      : name === HEADERS ? HEADERS_BYTES_MAX : name.startsWith("proofs/") ? PROOF_MEMBER_MAX : BLOCK_MEMBER_MAX;
+      : name === HEADERS ? HEADERS_BYTES_MAX : name.startsWith("proofs/") ? PROOF_MEMBER_MAX : name.startsWith("cbor/") ? CBOR_MEMBER_MAX : BLOCK_MEMBER_MAX;
     if (size > limit) throw new RopewalkError("TooLarge", `member ${name} must have at most ${limit} bytes, got ${size}`);
     const problem = this.#misplaced(name, size);
     if (problem) this.#fail("bundle_signature", problem, { member: name });
@@ -162,8 +164,9 @@ class BundleCheck {
       }
       if (name === HEADERS) this.#readHeaders(data);
       else if (isExpected) {
-        const height = parseInt(name.slice(7), 10);
+        const height = parseInt(name.slice(name.indexOf("/") + 1), 10);
         if (name.startsWith("blocks/")) this.#readBlock(height, data);
+        else if (name.startsWith("cbor/")) this.#readCbor(height, data);
         else this.#readProofs(height, data);
       }
     }
@@ -182,7 +185,7 @@ class BundleCheck {
     this.#manifest = manifest;
     const numbers = Array.from({ length: manifest.end - manifest.start + 1 }, (_, at) => String(manifest.start + at).padStart(10, "0"));
     const proofs = numbers.map((number) => `proofs/${number}.jsonl`);
-    this.#expected = [HEADERS, ...numbers.map((number) => `blocks/${number}.jsonl`), ...proofs];
+    this.#expected = [HEADERS, ...numbers.map((number) => `blocks/${number}.jsonl`), ...proofs, ...(manifest.both ? numbers.map((number) => `cbor/${number}.cbor`) : [])];
     if (!isSame(manifest.files.map((file) => file.name), this.#expected)) this.#fail("bundle_signature", "the manifest does not list exactly the files of its range");
     if (!isSame(manifest.merkleProofs, proofs)) this.#fail("bundle_signature", "merkle_proofs does not list exactly the proofs of its range");
     const invalid = reasonOf(() => this.#history.follow(manifest.keys));
@@ -241,10 +244,12 @@ class BundleCheck {
     if (!whole.length || whole.length > ENVELOPES_MAX) return fail("envelope_hashes", `${whole.length} envelopes`);
     const ids = whole.map(envelopeId);
     const refs: Json[] = [];
+    const cbor = blake3.create();
     whole.forEach((line, index) => {
       const reason = reasonOf(() => {
         const value = parseCanonical(line, ENVELOPE_BYTES_MAX);
         if (!isObject(value)) throw new RopewalkError("Invalid", "an envelope must be a JSON object");
+        if (this.#manifest!.both) cbor.update(encodeCbor(value));
         if (Object.hasOwn(value, "attestation_evidence")) this.#evidence++;
         if (isObject(value.payload_ref) && value.payload === null) {
           refs.push({ envelope_id: toHex(ids[index]), payload_ref: value.payload_ref, payload_hash: value.payload_hash ?? null });
@@ -263,8 +268,14 @@ class BundleCheck {
     const holds = record && equal(got, record.merkleRoot) && record.envelopeCount === ids.length;
     if (record && record.envelopeCount !== ids.length) fail("merkle_paths", `${ids.length} envelopes, its header counts ${record.envelopeCount}`);
     else if (record && !holds) fail("merkle_paths", `its envelopes have the root ${toHex(got).slice(0, 16)}…, its header has ${toHex(record.merkleRoot).slice(0, 16)}…`);
-    this.#blocks.set(height, { ids, proofs: proofLines(ids), holds });
+    this.#blocks.set(height, { ids, proofs: proofLines(ids), holds, cbor: cbor.digest() });
     return undefined;
+  }
+
+  /** Compare the CBOR member of a block with its JSON member: both must encode the same envelopes. */
+  #readCbor(height: number, data: Uint8Array): void {
+    const block = this.#blocks.get(height);
+    if (block && !equal(blake3(data), block.cbor)) this.#failAt("envelope_hashes", height, "its CBOR is not the encoding of its JSON envelopes");
   }
 
   #recordAt(height: number): BlockRecord | null {

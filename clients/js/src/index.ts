@@ -15,6 +15,8 @@ export { PublicKey } from "./keys.ts";
 export { NoteKey, openNote, parseHead } from "./note.ts";
 export { checkEnvelopeSignature, checkPayloadHash, envelopeId, parseEnvelope, parseRecord, parseTrust } from "./ledger.ts";
 export { LEDGER, RANGE, SHA256, root, verifyConsistency, verifyInclusion, verifyRange } from "./merkle.ts";
+export { blake3 } from "@noble/hashes/blake3.js";
+export { encodeCbor } from "./cbor.ts";
 export { encode, parse, parseCanonical } from "./jcs.ts";
 export { fromBase64, fromHex, toHex } from "./bytes.ts";
 export type { Need, Report, Status, Step, Verdict } from "./report.ts";

@@ -2,7 +2,7 @@
 
 import { concat, hashFromHex, utf8 } from "./bytes.ts";
 import { RopewalkError } from "./errors.ts";
-import { type Json, type JsonObject, checkSize, hasExactly, parse, parseCanonical } from "./jcs.ts";
+import { type Json, type JsonObject, checkSize, encodeText, hasExactly, parse, parseCanonical } from "./jcs.ts";
 import { PublicKey, signatureFromJson } from "./keys.ts";
 import { natural } from "./ledger.ts";
 import { reasonOf } from "./report.ts";
@@ -44,6 +44,8 @@ export interface Manifest {
   merkleProofs: string[];
   anchors: Anchor[];
   keys: KeyProof[];
+  /** Whether the envelopes are there in CBOR too. */
+  both: boolean;
 }
 
 const wrong = (what: string): RopewalkError => new RopewalkError("Invalid", `manifest: ${what}`);
@@ -80,7 +82,7 @@ function claimedSigner(raw: Uint8Array): PublicKey {
 
 function parseManifest(raw: Uint8Array): Manifest {
   const value = parseCanonical(raw);
-  if (!hasExactly(value, NAMES, ["anchors", "keys"])) throw wrong("expected exactly the members of a bundle manifest");
+  if (!hasExactly(value, NAMES, ["anchors", "keys", "encodings"])) throw wrong("expected exactly the members of a bundle manifest");
   const [start, end] = [natural(value, "start_height", wrong), natural(value, "end_height", wrong)];
   if (value.version !== 1) throw wrong("version is unknown; expected 1");
   if (end < start || end >= start + BLOCKS_MAX) throw wrong(`heights ${start} to ${end} must be a range of at most ${BLOCKS_MAX} blocks`);
@@ -100,7 +102,14 @@ function parseManifest(raw: Uint8Array): Manifest {
     merkleProofs: items(value, "merkle_proofs").map((each) => text(each, "merkle_proofs")),
     anchors: bounded(value, "anchors", ANCHORS_MAX).map(anchor),
     keys: Object.hasOwn(value, "keys") ? keyProofs(value.keys, channel) : [],
+    both: hasBoth(value),
   };
+}
+
+function hasBoth(value: JsonObject): boolean {
+  if (!Object.hasOwn(value, "encodings")) return false;
+  if (encodeText(value.encodings) !== '["json","cbor"]') throw wrong('encodings must be ["json", "cbor"] or absent');
+  return true;
 }
 
 function payloadRef(value: Json): JsonObject {
