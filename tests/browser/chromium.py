@@ -15,7 +15,16 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
+from tests.waiting import until
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+# Answers to a question that met a navigation.
+LEFT = (
+    "navigated or closed",
+    "context was destroyed",
+    "Cannot find context",
+    "Cannot find default execution context",
+)
 START_S = 120  # a cold browser on a loaded machine
 
 
@@ -39,7 +48,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Ask and wait for the answer; what happens meanwhile is noted."""
+        """Ask and wait for the answer, empty if a navigation cut it off; what happens meanwhile is noted."""
         self._number += 1
         number = self._number
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
@@ -49,6 +58,8 @@ class Page:
         while True:
             answer = json.loads(self.socket.recv(timeout=START_S))
             if answer.get("id") == number:
+                if any(each in answer.get("error", {}).get("message", "") for each in LEFT):
+                    return {}
                 assert "error" not in answer, answer
                 return answer["result"]
             self._note(answer)
@@ -61,10 +72,24 @@ class Page:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
         )
-        self.call("Page.navigate", url=url)
-        deadline = time.monotonic() + START_S
-        while not self.ask("document.readyState + location.href").startswith("complete" + url):
-            assert time.monotonic() < deadline, "the page does not finish"
+        self._go("Page.navigate", url=url)
+
+    def reload(self) -> None:
+        """Load the page again and wait until it stands."""
+        self._go("Page.reload")
+
+    def click(self, selector: str) -> None:
+        """Click an element once it is there."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        until(lambda: self.ask(f"{found} !== null && ({found}.click(), true)"), START_S)
+
+    def _go(self, method: str, **parameters: Any) -> None:
+        """Leave the document: what is asked afterwards is never answered by the old one."""
+        self.ask("window.left = true")
+        answer = self.call(method, **parameters)
+        if method == "Page.navigate" and "loaderId" not in answer:
+            return  # another place in the same document
+        until(lambda: self.ask("!window.left && document.readyState === 'complete'"), START_S)
 
     def leave(self) -> None:
         """Leave the page, so that no request of it comes later, and forget its requests."""
@@ -72,8 +97,10 @@ class Page:
         self.requests.clear()
 
     def ask(self, expression: str) -> Any:
-        """The value of an expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of an expression in the page; one that a navigation cuts off is asked again."""
+        answer: dict[str, Any] = {}
+        while not answer:
+            answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 

@@ -104,12 +104,13 @@ export function measure(rows: Deployment[]) {
 
 function Measures({ rows }: { rows: Deployment[] }) {
   const found = measure(rows);
+  const listed = (more: Record<string, string>) => `/deployments${ask({ ...chosen(), ...more })}`;
   return (
     <div class="tiles">
-      <Tile name="Deployment frequency" value={`${found.perWeek.toFixed(1)}`} note="per week" />
-      <Tile name="Lead time" value={duration(found.lead)} note="median, start or commit to end" />
-      <Tile name="Change failure rate" value={found.failureRate === null ? "–" : percent(found.failureRate)} note={<a href={`/deployments${ask({ ...chosen(), status: "failed" })}`}>{count(found.failures)} of {count(found.tried)}</a>} />
-      <Tile name="Time to recover" value={duration(found.recovery)} note="mean, failure to next success" />
+      <Tile name="Deployment frequency" value={`${found.perWeek.toFixed(1)}`} note="per week" href={listed({})} />
+      <Tile name="Lead time" value={duration(found.lead)} note="median, start or commit to end" href={listed({ status: "success" })} />
+      <Tile name="Change failure rate" value={found.failureRate === null ? "–" : percent(found.failureRate)} note={`${count(found.failures)} of ${count(found.tried)}`} href={listed({ status: "failed" })} />
+      <Tile name="Time to recover" value={duration(found.recovery)} note="mean, failure to next success" href={listed({ status: "failed" })} />
     </div>
   );
 }

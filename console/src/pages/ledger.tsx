@@ -202,7 +202,7 @@ function EnvelopePage({ channel, id }: { channel: string; id: string }) {
       </Notice>
       <div class="columns">
       <Card title="The path from this envelope to the sealed root" note={`envelope ${proof.index} of ${proof.block.header.envelope_count}; ${proof.path.length} hashes`}>
-        <div class="body scroll" tabIndex={0} role="region" aria-label="Merkle path"><MerklePath id={id} proof={proof} /></div>
+        <div class="body stack"><MerklePath id={id} proof={proof} /></div>
       </Card>
       <div class="stack">
         <Card title="Recomputed here" note="in your browser" actions={<Badge state={own.verdict} />}><div class="body"><Steps steps={own.steps as ServerReport["steps"]} /></div></Card>
@@ -226,41 +226,39 @@ async function bytesOf(path: string): Promise<Uint8Array> {
   return new Uint8Array(await (await send("GET", address(path))).arrayBuffer());
 }
 
-const WIDTH = 190;
-const HEIGHT = 40;
-const GAP = 60;
+const [WIDTH, HEIGHT, GAP, LEFT, RIGHT] = [154, 38, 60, 79, 261];
 
-/** The way up: own nodes in one line, each sibling on the side where it is hashed in. */
+/** The way up: at each level the two hashes that are hashed together, the one on the path in colour. */
 export function MerklePath({ id, proof }: { id: string; proof: { index: number; path: string[]; block: { header: { merkle_root: string; envelope_count: number } } } }) {
   const { merkle_root: root, envelope_count: size } = proof.block.header;
   const steps = pathSteps(id, proof.index, size, proof.path);
   const nodes = [id, ...steps.map((each) => each.result)];
-  const height = (nodes.length - 1) * GAP + HEIGHT + 12;
-  const y = (level: number) => height - HEIGHT - 6 - level * GAP;
-  const middle = 348;
+  const height = steps.length * GAP + HEIGHT + 2;
+  const y = (level: number) => height - HEIGHT - 1 - level * GAP;
+  const x = (level: number) => (level === steps.length ? (LEFT + RIGHT) / 2 : steps[level]!.side === "left" ? RIGHT : LEFT);
   const holds = nodes.at(-1) === root;
+  const box = (kind: string, at: number, level: number, title: string, hash: string) => (
+    <g class={kind}><rect x={at - WIDTH / 2} y={y(level)} width={WIDTH} height={HEIGHT} rx="7" /><text class="label" x={at} y={y(level) + 15} text-anchor="middle">{title}</text><text x={at} y={y(level) + 30} text-anchor="middle">{hash.slice(0, 20)}…</text></g>
+  );
   return (
-    <svg class="merkle" viewBox={`0 0 760 ${height}`} role="img" aria-label={`Merkle path of ${steps.length} steps; the root ${holds ? "matches" : "does not match"}`} style={{ minWidth: "500px" }}>
-      {steps.map((step, level) => {
-        const side = step.side === "left" ? middle - 240 : middle + 240;
-        return (
-          <>
-            <line class="own" x1={middle} x2={middle} y1={y(level)} y2={y(level + 1) + HEIGHT} />
-            <line x1={side} x2={middle} y1={y(level)} y2={y(level + 1) + HEIGHT} />
-            <g><rect x={side - WIDTH / 2} y={y(level)} width={WIDTH} height={HEIGHT} rx="7" /><text class="label" x={side} y={y(level) + 16} text-anchor="middle">sibling on the {step.side}</text><text x={side} y={y(level) + 31} text-anchor="middle">{step.sibling.slice(0, 20)}…</text></g>
-          </>
-        );
-      })}
-      {nodes.map((node, level) => {
-        const last = level === nodes.length - 1;
-        const title = level === 0 ? (last ? "envelope = root" : "this envelope") : last ? "recomputed root" : `node ${level}`;
-        return (
-          <g class={last ? (holds ? "root" : "wrong") : "own"}><rect x={middle - WIDTH / 2} y={y(level)} width={WIDTH} height={HEIGHT} rx="7" /><text class="label" x={middle} y={y(level) + 16} text-anchor="middle">{title}</text><text x={middle} y={y(level) + 31} text-anchor="middle">{node.slice(0, 20)}…</text></g>
-        );
-      })}
-      <text class="label" x={middle + WIDTH / 2 + 14} y={y(nodes.length - 1) + 17}>{holds ? "✓ equals the root in the sealed header" : "✗ is not the root in the sealed header"}</text>
-      <text x={middle + WIDTH / 2 + 14} y={y(nodes.length - 1) + 33}>{root.slice(0, 20)}…</text>
-    </svg>
+    <>
+      <p class={holds ? "muted" : "failed"}>{holds ? "✓ The recomputed root equals the root in the sealed header:" : "✗ The recomputed root is not the root in the sealed header:"} <code title={root}>{root.slice(0, 20)}…</code></p>
+      <svg class="merkle" viewBox={`0 0 340 ${height}`} role="img" aria-label={`Merkle path of ${steps.length} steps; the root ${holds ? "matches" : "does not match"}`}>
+        {steps.map((step, level) => {
+          const [own, other] = [x(level), LEFT + RIGHT - x(level)];
+          return (
+            <>
+              <line x1={other} x2={x(level + 1)} y1={y(level)} y2={y(level + 1) + HEIGHT} />
+              <line class="own" x1={own} x2={x(level + 1)} y1={y(level)} y2={y(level + 1) + HEIGHT} />
+              {box("", other, level, `sibling on the ${step.side}`, step.sibling)}
+            </>
+          );
+        })}
+        {nodes.map((node, level) => {
+          const last = level === steps.length;
+          return box(last ? (holds ? "root" : "wrong") : "own", x(level), level, level === 0 ? (last ? "envelope = root" : "this envelope") : last ? "recomputed root" : `node ${level}`, node);
+        })}
+      </svg>
+    </>
   );
 }
-

@@ -14,7 +14,7 @@ import { SchemaOf } from "./schema.tsx";
 
 const COLUMNS: Record<string, Column<Row>> = {
   time: { id: "time", title: "Time", width: "minmax(148px, 0.5fr)", cell: (row) => (row.ms === null ? <span class="muted">–</span> : <span title={`${absolute(row.ms)} · ${relative(row.ms)}`}>{clock(row.ms)}</span>) },
-  type: { id: "type", title: "Type", width: "minmax(152px, 0.7fr)", cell: (row) => plain(row.type) },
+  type: { id: "type", title: "Type", width: "minmax(168px, 0.7fr)", cell: (row) => <span title={plain(row.type)}>{plain(row.type)}</span> },
   status: { id: "status", title: "Status", width: "112px", cell: (row) => (row.status ? <Badge state={row.status} /> : <span class="muted">–</span>) },
   author: { id: "author", title: "Author", width: "minmax(96px, 0.5fr)", cell: (row) => plain(person(row.author).slice(0, 40)) },
   payload: { id: "payload", title: "Payload", width: "minmax(130px, 2fr)", cell: (row) => <code>{line(row.payload).slice(0, 300)}</code> },
@@ -153,14 +153,14 @@ function Log({ log }: { log: string }) {
     };
     const pressed = (event: KeyboardEvent) => {
       if ((event.target as HTMLElement).closest("input, textarea, select, button, dialog[open], a, summary")) return;
-      if (event.key === " ") event.preventDefault(), setQuery({ paused: paused ? null : "1" });
+      if (event.key === " ") event.preventDefault(), setQuery({ paused: place.peek().query.get("paused") ? null : "1" });
       if (event.key === "Escape") setQuery({ at: null });
       if (event.key === "f") event.preventDefault(), document.getElementById("filter-type")?.focus();
     };
     addEventListener("move", moved);
     addEventListener("keydown", pressed);
     return () => (removeEventListener("move", moved), removeEventListener("keydown", pressed));
-  }, [rows, selected, paused]);
+  }, [rows, selected]);
 
   const columns = (query.get("cols")?.split(",") ?? USUAL.filter((id) => (id !== "status" || engineOf(log) === "shiplog"))).flatMap((id) => COLUMNS[id] ?? []);
   const row = rows.find((each) => each.id === selected);
@@ -312,9 +312,13 @@ function Detail({ log, row: shown, selected }: { log: string; row: Row | undefin
   const row = shown ?? (found?.id === selected ? found : null);
   const own = useMemo(() => (row?.contentId ? checkContentId(row.raw, row.contentId) : null), [row]);
   const before = useParent(log, row);
+  const card = useRef<HTMLElement>(null);
+  useEffect(() => {
+    if (row && matchMedia("(max-width: 1180px)").matches) card.current?.scrollIntoView(); // it is below the list then
+  }, [row?.id]);
   if (!row) return <Card title="Event"><Empty title="Not among the loaded entries">Remove the filters, or load older entries.</Empty></Card>;
   return (
-    <aside class="card detail" aria-label="Event">
+    <aside class="card detail" aria-label="Event" ref={card}>
       <header>
         <div>
           <h2>{plain(row.type)}</h2>

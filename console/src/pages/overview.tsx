@@ -58,7 +58,7 @@ export function OverviewPage({ overview }: { overview?: Overview }) {
                       <td class="num"><a href={to.log(each.log)}>{count(each.entries)}</a></td>
                       <td class={`engine-cell engine-${engineOf(each.log)}`}>{engineOf(each.log) === "gossip" ? <span class="muted">has no clock time</span> : <Spark values={each.rates} label={`${each.rates.reduce((a, b) => a + b, 0)} entries in 30 days`} />}</td>
                       <td>{each.newest_ms ? <Time ms={each.newest_ms} /> : <span class="muted">–</span>}</td>
-                      <td><code title={each.head ?? ""}>{each.head?.slice(0, 10) ?? "–"}</code></td>
+                      <td><a href={hrefOf(each.log)}><code title={each.head ?? ""}>{each.head?.slice(0, 10) ?? "–"}</code></a></td>
                     </tr>
                   ))}
                 </tbody>
@@ -84,7 +84,7 @@ function Rates({ overview, engines }: { overview: Overview; engines: string[] })
   }));
   return (
     <Card title="Entries per day" note="last 30 days" actions={<Legend series={series} />}>
-      <Plot times={times} series={series} stacked label="Entries per day by engine, last 30 days" height={216} />
+      <Plot times={times} series={series} stacked label="Entries per day by engine, last 30 days" height={320} />
     </Card>
   );
 }

@@ -54,14 +54,15 @@ export function Rows<T>({ rows, columns, label, idOf, href, selected, fresh, atE
     else if (top + height * 2 > element.scrollTop + element.clientHeight) element.scrollTop = top - element.clientHeight + height * 2;
   }, [selected, place < 0]);
   const grid = columns.map((each) => each.width).join(" ");
+  const minWidth = `${columns.reduce((sum, each) => sum + parseInt(/\d+(?=px)/.exec(each.width)?.[0] ?? "0"), 0)}px`;
   return (
     <div class="vt" ref={box} role="table" aria-label={label} aria-rowcount={rows.length + 1} tabIndex={0} onScroll={(event) => setView({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
-      <div class="vt-head" role="rowgroup">
+      <div class="vt-head" role="rowgroup" style={{ minWidth }}>
         <div class="vt-row" role="row" aria-rowindex={1} style={{ gridTemplateColumns: grid }}>
           {columns.map((each) => <span role="columnheader">{each.title}</span>)}
         </div>
       </div>
-      <div class="vt-body" role="rowgroup" style={{ height: `${rows.length * height}px` }}>
+      <div class="vt-body" role="rowgroup" style={{ minWidth, height: `${rows.length * height}px` }}>
         {rows.slice(first, last).map((row, at) => {
           const id = idOf(row);
           return (
