@@ -197,7 +197,8 @@ def parse_keys(raw: bytes) -> tuple[list[PublicKey], Trust | None]:
     if raw.lstrip()[:1] == b"{":
         trust = parse_trust(raw)
         return list(trust.block_signers), trust
-    return [verifier.key for verifier in parse_note_keys(raw)], None
+    found = [verifier.key for verifier in parse_note_keys(raw)]
+    return [key for key in found if isinstance(key, PublicKey)], None  # a key that only cosigns signs no log
 
 
 def parse_note_keys(raw: bytes) -> tuple[Verifier, ...]:

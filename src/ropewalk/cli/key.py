@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ropewalk.kernel.keys import Algorithm
 
 # Written out so that `key --help` need not load the key library; a test compares it with the store's list.
-ALGORITHMS = ("ed25519", "p256", "secp256k1", "xchacha20poly1305")
+ALGORITHMS = ("ed25519", "p256", "secp256k1", "xchacha20poly1305", "ml-dsa-44")
 
 
 @group("key", "ropewalk key new ada", "ropewalk key show ada --did")
@@ -50,7 +50,8 @@ new_passphrase_option = option("--new-passphrase-file", "F", "File with the new 
 def new(
     name: str, alg: str, if_missing: bool, encrypt: bool, new_passphrase_file: str | None, pkcs11: str | None
 ) -> None:
-    """Create the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers.
+    """Create the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers; ml-dsa-44 signs for a
+    witness only.
 
     An existing key is never overwritten: the command ends with exit code 4.
     """
@@ -59,7 +60,9 @@ def new(
 
     folder, kept = key_folders(name), False
     passphrase = None
-    if pkcs11 is not None and (encrypt or new_passphrase_file or alg == key_files.SEALING):
+    if pkcs11 is not None and (
+        encrypt or new_passphrase_file or alg in (key_files.SEALING, key_files.COSIGNING)
+    ):
         raise click.UsageError("--pkcs11 is for signing keys, and the token encrypts them")
     if (encrypt or new_passphrase_file) and not (folder / f"{name}.json").exists():
         passphrase = new_passphrase(session(), name, new_passphrase_file, change=False)
@@ -142,9 +145,9 @@ def show(name: str, form: str | None) -> None:
     found = key_files.read(key_folders(name), name)
     if form and found.public is None:
         raise NotFound(
-            f'key "{name}" is symmetric and has no public key',
+            f'key "{name}" has no did:key',
             name=name,
-            advice="Only signing keys have a public key.",
+            advice="Only signing keys have one. The key of a witness is shown by `ropewalk witness show`.",
         )
     if form == "did":
         emit(_shown(found), lambda: cast(str, _shown(found)["did"]))

@@ -20,11 +20,13 @@ from ropewalk.disk.durable import open_file, sync, sync_folder
 from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound, Unavailable
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
+from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 
-KeyAlgorithm = Literal["ed25519", "p256", "secp256k1", "xchacha20poly1305"]
+KeyAlgorithm = Literal["ed25519", "p256", "secp256k1", "xchacha20poly1305", "ml-dsa-44"]
 Protection = Literal["none", "passphrase", "token"]
 ALGORITHMS: tuple[KeyAlgorithm, ...] = get_args(KeyAlgorithm)
 SEALING = "xchacha20poly1305"
+COSIGNING = "ml-dsa-44"
 SECRET_BYTES = 32
 REPOSITORY_KEY = "node"  # the one that `ropewalk init` makes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -32,7 +34,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """What may be shown of a key: never the secret. A sealing key has no public half, only an id."""
+    """What may be shown of a key: never the secret. `public` is None for a key that seals or only cosigns."""
 
     name: str
     alg: KeyAlgorithm
@@ -48,6 +50,8 @@ def make(
     path = _path(folder, name)
     if alg == SEALING:
         secret, public = SealingKey(entropy).secret, None
+    elif alg == COSIGNING:
+        secret, public = entropy, MlDsaSigningKey(entropy).public.raw
     else:
         key = SigningKey.generate(cast(Algorithm, alg), entropy)
         secret, public = key.secret, key.public.raw
@@ -138,6 +142,9 @@ def read(folder: Path, name: str) -> KeyFile:
         protection = "token"
     if alg == SEALING:
         return KeyFile(name, alg, document.get("key_id") or _sealing_id(document["secret"]), None, protection)
+    if alg == COSIGNING:
+        raw = bytes.fromhex(document["public_key"])
+        return KeyFile(name, alg, tagged(Tag.KEY_ID, raw).hex()[:16], None, protection)
     try:
         public = PublicKey(cast(Algorithm, alg), bytes.fromhex(document["public_key"]))
     except InvalidKey as error:
@@ -154,6 +161,12 @@ def load_signing(folder: Path, name: str, passphrase: bytes | None = None) -> Si
     document = _document(folder, name, private=True)
     if document["alg"] == SEALING:
         raise InvalidKey(f'key "{name}" seals pointers and cannot sign', alg=SEALING)
+    if document["alg"] == COSIGNING:
+        raise InvalidKey(
+            f'key "{name}" cosigns heads of logs and signs nothing else',
+            alg=COSIGNING,
+            advice="Use it with `ropewalk witness init`; make another key for this.",
+        )
     if "pkcs11" in document:
         from ropewalk.disk.token_keys import open_token_key  # few have a token, and its library is large
 
@@ -162,6 +175,17 @@ def load_signing(folder: Path, name: str, passphrase: bytes | None = None) -> Si
             document["pkcs11"], public, lambda: passphrase or key_encryption.ask_passphrase(name)
         )
     key = SigningKey(cast(Algorithm, document["alg"]), _secret(document, name, passphrase))
+    if key.public.raw.hex() != document["public_key"]:
+        raise _damaged(_path(folder, name))
+    return key
+
+
+def load_cosigning(folder: Path, name: str) -> SigningKey | MlDsaSigningKey:
+    """Return the key of that name for a witness: a signing key, or one that only cosigns."""
+    document = _document(folder, name, private=True)
+    if document["alg"] != COSIGNING:
+        return load_signing(folder, name)
+    key = MlDsaSigningKey(_secret(document, name, None))
     if key.public.raw.hex() != document["public_key"]:
         raise _damaged(_path(folder, name))
     return key

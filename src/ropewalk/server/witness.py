@@ -28,6 +28,7 @@ from ropewalk.errors import (
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.key import SignatureType, Signer
+from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 from ropewalk.kernel.note.note import claimed_head, cosign_head
 from ropewalk.ledger.transparency.witness import REQUEST_BYTES_MAX, WitnessRequest, parse_request
 from ropewalk.ledger.transparency.witness_folder import Witness
@@ -69,10 +70,10 @@ class WitnessApp:
     """The ASGI application of one witness. The head is durable before its cosignature is sent."""
 
     def __init__(
-        self, witness: Witness, secret: SigningKey, *, rate: float, now_s: Callable[[], int]
+        self, witness: Witness, secret: SigningKey | MlDsaSigningKey, *, rate: float, now_s: Callable[[], int]
     ) -> None:
         self._witness, self._secret, self._now_s = witness, secret, now_s
-        self._signer = Signer(witness.vkey.name, secret, SignatureType.COSIGNATURE)
+        self._signer = Signer(witness.vkey.name, secret, SignatureType.of_witness(secret.alg))
         self._limiter = RateLimiter(rate, max(1.0, 2 * rate))
         self._waiting = 0
         self._registry = CollectorRegistry()

@@ -101,6 +101,7 @@ def test_a_truncated_signature_fails():
 
 
 def test_a_trust_file_names_the_key_that_seals_blocks():
+    assert isinstance(LOG.key, SigningKey)
     trust = HeadTrust.of(Trust((LOG.key.public,), ()))
     assert statuses(look(SmallLog(4).head(), trust))["log_signature"] == "passed"
     assert not look(SmallLog(4).head(), HeadTrust.of(Trust((NODE.public,), ()))).ok

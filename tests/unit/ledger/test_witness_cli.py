@@ -21,9 +21,9 @@ def channel(ropewalk):
 
 
 @pytest.fixture
-def watch(ropewalk, channel):
+def watch(ropewalk, channel, request):
     """A witness of that log, which has seen nothing yet."""
-    assert ropewalk("key", "new", "watcher").code == 0
+    assert ropewalk("key", "new", "watcher", "--alg", getattr(request, "param", "ed25519")).code == 0
     done = ropewalk("witness", "init", "watch", "--name", "witness.example", "--key", "watcher")
     assert done.code == 0
     Path("witness.vkey").write_text(done.out)
@@ -175,6 +175,7 @@ def test_options_of_checkpoints_go_with_nothing_else(ropewalk, channel):
     assert ropewalk("ledger", "head", "--channel", "audit", "--note", "--old", "9").code == 8
 
 
+@pytest.mark.parametrize("watch", ["ed25519", "ml-dsa-44"], indirect=True)
 def test_publish_witness_trust_and_bundle(ropewalk, channel, watch):
     done = ropewalk("witness", "cosign", watch, "public", "-o", "seen.note", "--json")
     assert (done.code, done.json["size"], done.json["before"]) == (0, 4, 0)

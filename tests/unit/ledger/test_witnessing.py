@@ -17,6 +17,7 @@ from ropewalk.disk.key_files import load_signing
 from ropewalk.errors import Invalid, InvalidKey, SigInvalid, Unavailable
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.key import SignatureType, Signer
+from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 from ropewalk.kernel.note.note import claimed_head, cosign_head, open_head
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.transparency.witness_policy import (
@@ -47,11 +48,11 @@ def append(ropewalk):
 
 @pytest.fixture
 def crowd(ropewalk, append, tmp_path):
-    """Three witnesses; `set_up` names them to the channel with a threshold."""
+    """Three witnesses, one of them with ML-DSA-44; `set_up` names them to the channel with a threshold."""
     with contextlib.ExitStack() as stack:
         found = [
-            stack.enter_context(live_witness(tmp_path / f"w{number}", f"w{number}.example"))
-            for number in range(3)
+            stack.enter_context(live_witness(tmp_path / f"w{number}", f"w{number}.example", secret=secret))
+            for number, secret in enumerate((None, MlDsaSigningKey(b"w" * 32), None))
         ]
 
         def set_up(threshold, *more, known=3):

@@ -16,6 +16,7 @@ from tests.waiting import LIMIT_S
 
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.key import Verifier
+from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 from ropewalk.ledger.transparency.witness_folder import Witness, make_witness
 from ropewalk.server.witness import WitnessApp, serve_witness
 
@@ -46,7 +47,7 @@ def live_witness(
     *,
     rate: float = 1_000,
     now_s: int | None = None,
-    secret: SigningKey | None = None,
+    secret: SigningKey | MlDsaSigningKey | None = None,
 ) -> Iterator[LiveWitness]:
     secret = secret or SigningKey.generate("ed25519", name.encode().ljust(32, b"."))
     witness = make_witness(folder, name, "unused", secret)

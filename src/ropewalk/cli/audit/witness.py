@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import emit, group, parse_input, say, session, write_output
-from ropewalk.cli.common.locations import signing_key
+from ropewalk.cli.common.locations import cosigning_key
 from ropewalk.cli.common.options import option, required
 from ropewalk.errors import locate
 from ropewalk.kernel.terminal_text import printable
@@ -41,7 +41,7 @@ def witness() -> None:
 )
 @click.argument("folder", metavar="DIR")
 @required("--name", "N", "What the witness is called: a URL without `https://`.")
-@required("--key", "KEY", "Your key that signs (ed25519), used for nothing else.")
+@required("--key", "KEY", "Your key that signs (ed25519 or ml-dsa-44), used for nothing else.")
 def init(folder: str, name: str, key: str) -> None:
     """Create the witness NAME in the new folder DIR, and print its verifier key.
 
@@ -49,7 +49,7 @@ def init(folder: str, name: str, key: str) -> None:
     """
     from ropewalk.ledger.transparency.witness_folder import make_witness
 
-    made = make_witness(Path(folder), name, key, signing_key(key))
+    made = make_witness(Path(folder), name, key, cosigning_key(key))
     vkey = made.vkey.to_text()
     if not session().json:
         say(f"ok  witness {printable(name)} in {folder}")
@@ -104,7 +104,7 @@ def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
     if request.old is not None and tiles is None:
         published = None  # it brings its own proof
     try:
-        done = found.cosign(request, signing_key(found.key), lambda: int(time.time()), published)
+        done = found.cosign(request, cosigning_key(found.key), lambda: int(time.time()), published)
     except SigInvalid as error:
         raise locate(error, "stdin" if path == "-" else path) from error
     answer: dict[str, Any] = done.to_json()
@@ -182,7 +182,7 @@ def serve(folder: str, host: str, port: int, rate: float, tls_cert: str | None, 
         raise click.UsageError("--tls-cert and --tls-key go together")
     found = open_witness(Path(folder))
     found.logs()  # a damaged folder is an error now, not at the first request
-    app = WitnessApp(found, signing_key(found.key), rate=rate, now_s=lambda: int(time.time()))
+    app = WitnessApp(found, cosigning_key(found.key), rate=rate, now_s=lambda: int(time.time()))
     log_to_stderr("ropewalk.witness")
     tls = (Path(tls_cert), Path(tls_key)) if tls_cert is not None and tls_key is not None else None
     vkey = found.vkey.to_text()

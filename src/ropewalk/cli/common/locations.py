@@ -11,6 +11,7 @@ from ropewalk.cli.common.command import session
 if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import RepositoryPaths
     from ropewalk.kernel.keys import SealingKey, SigningKey
+    from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 
 NODE_KEY = "node"  # the repository's own key, made by `ropewalk init`
 
@@ -64,6 +65,13 @@ def signing_key(name: str) -> SigningKey:
     from ropewalk.disk.key_files import load_signing
 
     return load_signing(key_folders(name), name)
+
+
+def cosigning_key(name: str) -> SigningKey | MlDsaSigningKey:
+    """Return the key of that name for a witness."""
+    from ropewalk.disk.key_files import load_cosigning
+
+    return load_cosigning(key_folders(name), name)
 
 
 def sealing_key(name: str) -> SealingKey:

@@ -1,11 +1,12 @@
-"""Keys that sign notes: an Ed25519 key under a name, with the four bytes that identify it, and their C2SP text forms.
+"""Keys that sign notes: a key under a name, with the four bytes that identify it, and their C2SP text forms.
 
-One key may sign in two ways, distinguished by a type byte that the key id covers: plainly, over the text of a note, or
-as a witness, over a time and the text of a signed head.
+An Ed25519 key may sign in two ways, distinguished by a type byte that the key id covers: plainly, over the text of a
+note, or as a witness, over a time and the text of a signed head. An ML-DSA-44 key signs as a witness only.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,8 +14,15 @@ from ropewalk.errors import InvalidDigest, InvalidKey, InvalidNote, RopewalkErro
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 from ropewalk.kernel.multiformats import base64_decode, base64_encode
+from ropewalk.kernel.note.ml_dsa import (
+    ML_DSA_44,
+    ML_DSA_SIGNATURE_BYTES,
+    MlDsaPublicKey,
+    MlDsaSigningKey,
+)
 
 KEY_ID_BYTES = 4
+NAME_BYTES_MAX = 255  # of a witness and of a log, inside an ML-DSA-44 cosignature
 TIME_MAX = 2**63 - 1  # tlog-cosignature: what a signed 64-bit number holds
 
 _TIME_BYTES = 8
@@ -35,6 +43,23 @@ class SignatureType(IntEnum):
     COSIGNATURE = 0x04
     """Ed25519 over a time and the text of a signed head: what a witness has seen by then."""
 
+    ML_DSA_44 = 0x06
+    """ML-DSA-44 over a time, the name of the witness, and origin, size and root of a signed head."""
+
+    @property
+    def cosigns(self) -> bool:
+        """Whether it is the signature of a witness, with a time."""
+        return self != SignatureType.ED25519
+
+    @classmethod
+    def of_witness(cls, alg: str) -> SignatureType:
+        """Return the type that a witness with such a key makes.
+
+        >>> SignatureType.of_witness("ed25519").name
+        'COSIGNATURE'
+        """
+        return cls.ML_DSA_44 if alg == ML_DSA_44 else cls.COSIGNATURE
+
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
@@ -46,14 +71,15 @@ class Verifier:
     """
 
     name: str
-    key: PublicKey
+    key: PublicKey | MlDsaPublicKey
     type: SignatureType = SignatureType.ED25519
 
     def __post_init__(self) -> None:
         if not is_key_name(self.name):
             raise InvalidKey(f'note key name "{self.name[:80]}": not empty, no spaces, no plus')
-        if self.key.alg != "ed25519":
-            raise InvalidKey(f"notes are signed with ed25519, not {self.key.alg}", alg=self.key.alg)
+        alg = ML_DSA_44 if self.type == SignatureType.ML_DSA_44 else "ed25519"
+        if self.key.alg != alg:
+            raise InvalidKey(f"notes are signed with {alg}, not {self.key.alg}", alg=self.key.alg)
 
     @property
     def key_id(self) -> bytes:
@@ -77,7 +103,8 @@ class Verifier:
         ropewalk.errors.InvalidKey: note key of "example" has the id d548005b, not 00000000
         """
         name, key_id, kind, raw = _split_key(text)
-        verifier = cls(name, PublicKey("ed25519", raw), kind)
+        is_ml_dsa = kind == SignatureType.ML_DSA_44
+        verifier = cls(name, MlDsaPublicKey(raw) if is_ml_dsa else PublicKey("ed25519", raw), kind)
         _check_key_id(verifier, key_id)
         return verifier
 
@@ -92,8 +119,9 @@ class Verifier:
             time_s, message = None, text.encode()
         else:
             time_s = int.from_bytes(signature[:_TIME_BYTES], "big")
-            signature, message = signature[_TIME_BYTES:], _cosigned(text, time_s)
-        if len(signature) != SIGNATURE_BYTES or (time_s or 0) > TIME_MAX:
+            signature, message = signature[_TIME_BYTES:], self._cosigned(text, time_s)
+        size = ML_DSA_SIGNATURE_BYTES if self.type == SignatureType.ML_DSA_44 else SIGNATURE_BYTES
+        if len(signature) != size or (time_s or 0) > TIME_MAX:
             raise SigInvalid(f'signature of "{self.name}" is not of the kind its key makes', name=self.name)
         try:
             self.key.verify(message, signature)
@@ -102,6 +130,13 @@ class Verifier:
                 f'signature of "{self.name}" does not hold: {error.detail}', name=self.name
             ) from error
         return time_s
+
+    def _cosigned(self, text: str, time_s: int) -> bytes:
+        if self.type == SignatureType.COSIGNATURE:
+            return f"{_COSIGNATURE}time {time_s}\n{text}".encode()
+        if not time_s:
+            raise SigInvalid(f'cosignature of "{self.name}" has no time: it may be of an old head')
+        return subtree_message(self.name, text, time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +148,7 @@ class Signer:
     """
 
     name: str
-    key: SigningKey
+    key: SigningKey | MlDsaSigningKey
     type: SignatureType = SignatureType.ED25519
 
     def __post_init__(self) -> None:
@@ -142,11 +177,11 @@ class Signer:
         >>> witness.verifier.verify("head\\n", witness.cosign("head\\n", 1700000000))
         1700000000
         """
-        if self.type != SignatureType.COSIGNATURE:
+        if not self.type.cosigns:
             raise InvalidKey(f'"{self.name}" makes plain signatures, not cosignatures')
         if not 0 <= time_s <= TIME_MAX:
             raise InvalidNote(f"{time_s} is no time of a cosignature", time_s=time_s)
-        return time_s.to_bytes(_TIME_BYTES, "big") + self.key.sign(_cosigned(text, time_s))
+        return time_s.to_bytes(_TIME_BYTES, "big") + self.key.sign(self.verifier._cosigned(text, time_s))
 
     def to_secret_text(self) -> str:
         """Return the secret in one line, as Go's note tools keep it.
@@ -168,7 +203,8 @@ class Signer:
         if not text.startswith(_SECRET_PREFIX):
             raise InvalidKey(f"a secret note key starts with {_SECRET_PREFIX}")
         name, key_id, kind, raw = _split_key(text.removeprefix(_SECRET_PREFIX))
-        signer = cls(name, SigningKey("ed25519", raw), kind)
+        is_ml_dsa = kind == SignatureType.ML_DSA_44
+        signer = cls(name, MlDsaSigningKey(raw) if is_ml_dsa else SigningKey("ed25519", raw), kind)
         _check_key_id(signer.verifier, key_id)
         return signer
 
@@ -185,8 +221,29 @@ def is_key_name(name: str) -> bool:
     )
 
 
-def _cosigned(text: str, time_s: int) -> bytes:
-    return f"{_COSIGNATURE}time {time_s}\n{text}".encode()
+def subtree_message(name: str, text: str, time_s: int) -> bytes:
+    """Return what an ML-DSA-44 cosignature of a signed head signs: the structure `cosigned_message` of C2SP.
+
+    Extension lines of the head are not part of it; the log's own signature covers them.
+
+    >>> subtree_message("w.example", "log.example\\n7\\n" + "A" * 43 + "=\\n", 1)[:21]
+    b'subtree/v1\\n\\x00\\tw.exampl'
+    """
+    from ropewalk.kernel.note.note import SignedHead  # which needs the keys here
+
+    head = SignedHead.from_text(text)
+    names = name.encode(), head.origin.encode()
+    if max(map(len, names)) > NAME_BYTES_MAX:
+        raise InvalidNote(f"names of a witness and of a log must have at most {NAME_BYTES_MAX} bytes here")
+    who, origin = (bytes([len(each)]) + each for each in names)
+    return (
+        b"subtree/v1\n\0"
+        + who
+        + struct.pack(">Q", time_s)
+        + origin
+        + struct.pack(">QQ", 0, head.size)
+        + head.root
+    )
 
 
 def _split_key(text: str) -> tuple[str, str, SignatureType, bytes]:
@@ -197,8 +254,10 @@ def _split_key(text: str) -> tuple[str, str, SignatureType, bytes]:
     except InvalidDigest:
         # No cause: it would quote the text, and the text may be a secret.
         raise InvalidKey(f'note key of "{name[:80]}": the key is not base64') from None
-    if not raw or raw[0] not in (SignatureType.ED25519, SignatureType.COSIGNATURE):
-        raise InvalidKey(f'note key of "{name[:80]}": only types 1 (Ed25519) and 4 (cosignature) are known')
+    if not raw or raw[0] not in tuple(SignatureType):
+        raise InvalidKey(
+            f'note key of "{name[:80]}": the type must be 1 (Ed25519), 4 (cosignature) or 6 (ML-DSA-44)'
+        )
     return name, key_id, SignatureType(raw[0]), raw[1:]
 
 

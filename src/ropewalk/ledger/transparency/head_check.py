@@ -17,6 +17,7 @@ from ropewalk.errors import Forked, ProofRefused, RopewalkError, SigInvalid
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.note.key import SignatureType, Verifier, is_key_name
+from ropewalk.kernel.note.ml_dsa import MlDsaPublicKey
 from ropewalk.kernel.note.note import NoteSignature, SignedHead, claimed_head
 from ropewalk.kernel.report import Report, Step
 from ropewalk.kernel.terminal_text import printable
@@ -185,7 +186,7 @@ def _witnesses_step(head: SignedHead, lines: Sequence[NoteSignature], trust: Hea
         if not trust.threshold:
             return Step.optional("witnesses", "no witness is named")
         return Step("witnesses", "failed", f"no witness is named; {wanted} must have signed")
-    seen: dict[PublicKey, HeadSigner] = {}
+    seen: dict[PublicKey | MlDsaPublicKey, HeadSigner] = {}
     for line in lines:
         witness = named.get((line.name, line.key_id))
         if witness is None:

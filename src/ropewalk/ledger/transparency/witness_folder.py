@@ -23,6 +23,7 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.key import SignatureType, Signer, Verifier
+from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 from ropewalk.kernel.note.note import claimed_head, cosign_head
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.ledger.transparency.head_fork import HeadFork, parse_head_fork
@@ -79,7 +80,7 @@ class Witness:
     def cosign(
         self,
         request: WitnessRequest,
-        secret: SigningKey,
+        secret: SigningKey | MlDsaSigningKey,
         now_s: int | Callable[[], int],
         tiles: Path | None = None,
     ) -> CosignResult:
@@ -90,7 +91,7 @@ class Witness:
         `NotFound` if the log is not watched, `Conflict` if the head is smaller, `Forked` if it disagrees with the
         known one, `ProofRefused` if no proof shows that it agrees; the last two store both heads.
         """
-        signer = Signer(self.vkey.name, secret, SignatureType.COSIGNATURE)
+        signer = Signer(self.vkey.name, secret, SignatureType.of_witness(secret.alg))
         if signer.verifier != self.vkey:
             raise InvalidKey(f'the key must be that of the witness "{self.vkey.name}"', name=self.vkey.name)
         head, _ = claimed_head(request.note)
@@ -150,10 +151,10 @@ class Witness:
 
 
 def make_witness(
-    folder: Path, name: str, key: str, secret: SigningKey, *, disk: Disk | None = None
+    folder: Path, name: str, key: str, secret: SigningKey | MlDsaSigningKey, *, disk: Disk | None = None
 ) -> Witness:
     """Create a witness in a new or empty folder. `key` is the user's name of the secret."""
-    vkey = Signer(name, secret, SignatureType.COSIGNATURE).verifier
+    vkey = Signer(name, secret, SignatureType.of_witness(secret.alg)).verifier
     state = StateFolder(folder, disk)
     state.make()
     value: dict[str, Any] = {"version": 1, "name": name, "key": key, "vkey": vkey.to_text()}

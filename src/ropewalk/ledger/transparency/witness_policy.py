@@ -17,7 +17,8 @@ from typing import Any, Final
 from ropewalk.errors import Invalid, InvalidKey, SigInvalid, Unavailable
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.kernel.note.key import SignatureType, Verifier
+from ropewalk.kernel.note.key import Verifier
+from ropewalk.kernel.note.ml_dsa import MlDsaPublicKey
 from ropewalk.kernel.note.note import NoteSignature, claimed_head, keep_signatures, open_head
 from ropewalk.kernel.terminal_text import printable
 
@@ -42,8 +43,10 @@ class WitnessPolicy:
             raise Invalid(f"at most {WITNESSES_MAX} witnesses can be set, got {len(self.witnesses)}")
         if len(keys) < len(self.witnesses):
             raise Invalid("each witness must have its own key: one key under two names is one witness")
-        if any(vkey.type != SignatureType.COSIGNATURE for _, vkey in self.witnesses):
-            raise InvalidKey("a witness key must make cosignatures (type 4), as `witness init` prints it")
+        if not all(vkey.type.cosigns for _, vkey in self.witnesses):
+            raise InvalidKey(
+                "a witness key must make cosignatures (type 4 or 6), as `witness init` prints it"
+            )
         if not 1 <= self.threshold <= len(keys):
             raise Invalid(f"threshold must be between 1 and {len(keys)} witnesses, got {self.threshold}")
         if self.unwitnessed_max is not None and self.unwitnessed_max < 1:
@@ -106,7 +109,7 @@ def cosignatures(note: bytes, log: Verifier, witnesses: Iterable[Verifier]) -> t
     """
     named = [vkey for vkey in witnesses if vkey.key != log.key]
     _, opened = open_head(note, log, named)
-    found: dict[PublicKey, NoteSignature] = {}
+    found: dict[PublicKey | MlDsaPublicKey, NoteSignature] = {}
     for vkey in named:
         line = opened.signed_by(vkey)
         if line is not None:
