@@ -226,6 +226,23 @@ def test_grpc_carries_restricted_and_pulls(tmp_path, authority):
     assert verify_blocks(tmp_path / "b", "audit", deep=True).ok
 
 
+def test_grpc_clients_end_quietly(tmp_path, authority, caplog):
+    """gRPC has one queue for all loops: what a client leaves open is reported to its loop after that was closed."""
+    files = authority.files("client")
+
+    def use(url: str, number: int) -> None:
+        for n in range(8):
+            with connect_channel(url, "audit", files=files) as remote:
+                remote.submit(observed(number * 100 + n).raw)
+
+    async def main() -> None:
+        async with served(tmp_path, port=None, files=authority.files("server"), grpc=ANY) as server:
+            await asyncio.gather(*(asyncio.to_thread(use, server.url, number) for number in range(4)))
+
+    asyncio.run(main())
+    assert [each.exc_text or each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
+
+
 def test_grpc_needs_certificates(tmp_path, authority):
     with pytest.raises(Usage, match="mutual TLS"):
         asyncio.run(served(tmp_path, port=None, grpc=ANY).__aenter__())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -22,6 +23,8 @@ from ropewalk.ledger.remote.transports.grpc_messages import calls, error_from, o
 from ropewalk.ledger.remote.transports.grpc_server import OPTIONS
 from ropewalk.net.tcp import connect_tcp
 from ropewalk.net.tls import Certificate, TlsFiles, client_tls
+
+CLOSE_S = 5.0  # for the server to end the Append call
 
 
 class GrpcCarrier:
@@ -116,6 +119,12 @@ class GrpcSession(ClientSession):
         return found
 
     async def close(self) -> None:
+        """Let the server end the Append call: gRPC reports the end of a cancelled one to a loop that may be closed."""
+        if self._append is not None:
+            with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._append.done_writing()
+                    await self._append.code()
         await cancelled(*self._tasks)
         await ClientSession.close(self)
 
