@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.common.command import command, emit_line, say, session
+from ropewalk.cli.common.command import command, emit_line, session
 from ropewalk.cli.common.options import option, repeated
-from ropewalk.cli.common.serving import log_to_stderr, read_token
+from ropewalk.cli.common.serving import read_token
 from ropewalk.cli.git.events import opened
-from ropewalk.cli.stream.serve import JOURNAL, serving_options, shows_page
+from ropewalk.cli.stream.serve import server_settings, serving_options
 
 REPLAY_FRAMES = 10_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 15.0
@@ -32,18 +32,10 @@ REPLAY_MINUTES = 15.0
 @repeated("--topic topics", "PATTERN", "Topics to relay (default: all); at most 20.")
 def proxy(
     upstream_url: str,
-    host: str,
-    port: int,
+    upstream_token_file: str | None,
     refs: tuple[str, ...],
     topics: tuple[str, ...],
-    token_file: str | None,
-    upstream_token_file: str | None,
-    origins: tuple[str, ...],
-    page: bool | None,
-    replay_limit: int,
-    replay_minutes: float,
-    max_connections: int,
-    max_per_address: int | None,
+    **serving: Any,
 ) -> None:
     """Serve the stream at UPSTREAM_URL to more clients over one upstream connection.
 
@@ -51,25 +43,10 @@ def proxy(
     a client asks for them. Print one JSON line once the upstream has answered. With --repo, undelivered frames are
     recorded in that repository.
     """
-    from ropewalk.stream.core.window import PROXY_BOUNDS, WindowBounds
+    from ropewalk.stream.core.window import PROXY_BOUNDS
 
-    token = read_token(token_file)
-    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        say(f"warning: anyone who can reach {host} can read the stream; require a token with --token-file")
-    log_to_stderr(JOURNAL)
-    options: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "refs": refs,
-        "topics": topics,
-        "token": token,
-        "upstream_token": read_token(upstream_token_file),
-        "origins": origins,
-        "page": shows_page(page, token),
-        "bounds": WindowBounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),
-        "connections_max": max_connections,
-        "address_max": max_per_address,
-    }
+    options = server_settings(serving, bytes_max=PROXY_BOUNDS.bytes_max)
+    options |= {"refs": refs, "topics": topics, "upstream_token": read_token(upstream_token_file)}
     with contextlib.ExitStack() as stack:
         # Not $ROPEWALK_REPO: remote clients cause these records, so the operator must name the repository.
         if session().repo is not None:

@@ -83,6 +83,26 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
     )
 
 
+def server_settings(options: dict[str, Any], **bounds: int) -> dict[str, Any]:
+    """Return the settings of a stream server from its options; warn if it can be read without a token."""
+    from ropewalk.stream.core.window import WindowBounds
+
+    host, token = options["host"], read_token(options["token_file"])
+    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        say(f"warning: anyone who can reach {host} can read the stream; require a token with --token-file")
+    log_to_stderr(JOURNAL)
+    return {
+        "host": host,
+        "port": options["port"],
+        "token": token,
+        "origins": options["origins"],
+        "page": shows_page(options["page"], token),
+        "bounds": WindowBounds(options["replay_limit"], int(options["replay_minutes"] * 60_000), **bounds),
+        "connections_max": options["max_connections"],
+        "address_max": options["max_per_address"],
+    }
+
+
 @group(
     "stream",
     "ropewalk stream serve --port 8090",
@@ -104,50 +124,25 @@ def stream() -> None:
     "ropewalk stream serve --port 8090 --origin https://ops.example",
 )
 @serving_options(REPLAY_FRAMES, REPLAY_MINUTES, envvar="STREAM_REPLAY_LIMIT")
-def serve(
-    host: str,
-    port: int,
-    token_file: str | None,
-    origins: tuple[str, ...],
-    page: bool | None,
-    replay_limit: int,
-    replay_minutes: float,
-    max_connections: int,
-    max_per_address: int | None,
-) -> None:
+def serve(**options: Any) -> None:
     """Serve repository changes to WebSocket subscribers at /api/v1/stream.
 
     Print one JSON line when it listens. Changes made by any process are sent. The policy of the repository decides what
     clients may see. Open the address `page` in a browser to watch.
     """
-    from ropewalk.stream.core.window import WindowBounds
-
-    token = read_token(token_file)
-    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        say(f"warning: anyone who can reach {host} can read the stream; require a token with --token-file")
-    log_to_stderr(JOURNAL)
+    settings = server_settings(options)
     with opened() as log:
-        options: dict[str, Any] = {
-            "host": host,
-            "port": port,
-            "token": token,
-            "origins": origins,
-            "page": shows_page(page, token),
-            "bounds": WindowBounds(replay_limit, int(replay_minutes * 60_000)),
-            "connections_max": max_connections,
-            "address_max": max_per_address,
-        }
-        asyncio.run(_serve(log, options))
+        asyncio.run(_serve(log, settings))
 
 
-async def _serve(log: GitRepository, options: dict[str, Any]) -> None:
+async def _serve(log: GitRepository, settings: dict[str, Any]) -> None:
     from ropewalk.stream.serve.repository_stream import RepositoryStream
 
     await run_server(
-        RepositoryStream(log, **options),
+        RepositoryStream(log, **settings),
         lambda served: {
             "url": served.url,
-            "host": options["host"],
+            "host": settings["host"],
             "port": served.server.port,
             "page": served.server.page_url,
             "stream": served.window.stream,
