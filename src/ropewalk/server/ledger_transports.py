@@ -59,7 +59,7 @@ def rights_of(node: ServerNode, peer: Peer, channel: str) -> frozenset[str]:
     if node.draining:
         raise Unavailable("the server is stopping")
     shown = [peer.token.encode()] if peer.token is not None else []
-    identity = node.auth.identify(
+    identity = node.identify(
         credentials_of(shown, peer.certificate.der if peer.certificate is not None else None)
     )
     wait_s = node.limiter.wait_s(identity.name, time.monotonic())

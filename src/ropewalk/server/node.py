@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ropewalk.bridge.webhooks.run import WebhookRunner
 from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
+from ropewalk.gitlog.core.envelope import Event
+from ropewalk.gitlog.privacy.rules import public_event
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.keys import SigningKey
@@ -31,8 +34,9 @@ from ropewalk.net.threads import in_thread
 from ropewalk.server.append_queue import AppendQueue
 from ropewalk.server.auth.audit import CHANNEL as AUDIT_CHANNEL
 from ropewalk.server.auth.audit import audit_envelope
-from ropewalk.server.auth.auth_file import Authenticator
+from ropewalk.server.auth.auth_file import Authenticator, Credentials
 from ropewalk.server.auth.rate_limit import RateLimiter
+from ropewalk.server.auth.rights import Identity, topic_of
 from ropewalk.server.consumer_lag import EVERY_S, ConsumerLag, consumer_rows
 from ropewalk.server.group_reading import GroupMoves
 from ropewalk.server.idempotency import IdempotencyKeys
@@ -42,6 +46,7 @@ from ropewalk.server.stream_host import HostedStream, NodeSource, NodeStream
 from ropewalk.server.watch.config import WatchConfig
 from ropewalk.server.watch.rounds import Watch
 from ropewalk.server.watch.schedules import Schedules
+from ropewalk.stream.serve.source import PolicyRules
 
 if TYPE_CHECKING:
     from ropewalk.server.telemetry import Telemetry
@@ -106,6 +111,7 @@ class ServerNode:
         disk = TimedDisk(self.metrics)
         self.log = await asyncio.to_thread(open_repository, self.place.git_dir, disk=disk)
         self._prepare(self.log)
+        self.rules = PolicyRules(self.place)
         self.keys = await asyncio.to_thread(IdempotencyKeys, self.place.home / "server" / "idempotency")
         self.appends = AppendQueue(self.log, self.keys, waiting_max=self.settings.append_waiting_max)
         stream = NodeStream(
@@ -173,6 +179,24 @@ class ServerNode:
         if self.draining:
             return "the server is stopping"
         return self.auth.fault or self.stream.fault
+
+    def identify(self, shown: Credentials) -> Identity:
+        """Return the client that the credentials belong to; it reads what its rights and the policy both show."""
+        return replace(self.auth.identify(shown), sees=self.sees)
+
+    def sees(self, log: str) -> bool:
+        """Return whether the policy of the repository shows a log to readers over the network, as on streams."""
+        self.rules.look()
+        if self.rules.access.sealed:
+            raise Unavailable(
+                "the policy of the repository cannot be read, and nothing is shown until it can"
+            )
+        topic = topic_of(log)
+        return topic is None or self.rules.access.sees("topic", topic)
+
+    def shown(self, event: Event) -> Event:
+        """Return an event as the policy shows it; `sees` has looked at the rules before."""
+        return public_event(self.rules.privacy, event)
 
     async def read(self, act: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call blocking code in a thread. A full queue is refused at once."""

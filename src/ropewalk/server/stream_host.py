@@ -72,7 +72,7 @@ class NodeSource(StreamSource):
         """Return the next frames of a topic; none if all were handed out."""
         if not topic.startswith(CHANNELS):
             return super().take(topic)
-        self.look_at_rules()
+        self.rules.look()
         if self.access.sealed:
             return []
         channel = topic.removeprefix(CHANNELS)

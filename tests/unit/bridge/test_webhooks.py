@@ -98,6 +98,21 @@ def test_new_events_are_delivered_signed(log, runner, endpoint):
     assert not check_signature(SECRET, headers, body, now + 301)
 
 
+def test_private_members_are_not_delivered(log, runner, endpoint, clock):
+    add(runner, endpoint)
+    log.append("prod", {"type": "t", "payload": {"email": "ada@example.test", "name": "Ada"}})
+    policy = log.store.place.home / "policy.json"
+    policy.write_text("{")
+    assert (
+        runner.once() == Delivered(failed=1) and endpoint.got == []
+    )  # it may be mended before the next attempt
+    policy.write_text('{"privacy":{"rules":[{"select":"email","action":"redact"}]}}')
+    clock.ms += round(RETRY_S[0] * 1000) + 1
+    assert runner.once() == Delivered(delivered=1)
+    ((_, body),) = endpoint.got
+    assert b"Ada" in body and b"ada@" not in body
+
+
 def test_failures_are_retried_then_dead_then_replayed(log, runner, endpoint, clock):
     add(runner, endpoint)
     (ulid,) = append(log, 1)

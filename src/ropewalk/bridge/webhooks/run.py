@@ -17,8 +17,9 @@ from ropewalk.bridge.webhooks.forms import ATTEMPTS_MAX, body_of, pause_ms, sign
 from ropewalk.bridge.webhooks.hooks import RETRIES_MAX, HookState, Retry, Webhook, Webhooks, check_hook
 from ropewalk.bridge.webhooks.post import PostResult, post
 from ropewalk.disk.folder_lock import hold_folder
-from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.errors import Denied, NotFound, RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Event
+from ropewalk.gitlog.privacy.rules import public_event
 from ropewalk.gitlog.repository.repository import GitRepository
 
 BATCH = 64
@@ -181,6 +182,13 @@ class WebhookRunner:
         return replace(state, retries=(*state.retries, again)), why
 
     def _send(self, hook: Webhook, event: Event, attempt: int) -> PostResult:
+        try:
+            event = public_event(self._repository.privacy.policy(), event)
+        except (
+            Denied,
+            Unavailable,
+        ) as error:  # rules that cannot be read may be mended before the next attempt
+            return PostResult(None, error.detail)
         body, media = body_of(event, hook.log, hook.form)
         stamp = self._now_ms() // 1000
         headers = {

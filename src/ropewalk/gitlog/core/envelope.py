@@ -58,6 +58,7 @@ class Event:
     commit: Oid
     raw: bytes
     height: int
+    withheld: bool = False  # the policy keeps a part of it from the reader; the content id names the whole
 
     @cached_property
     def envelope(self) -> dict[str, Any]:

@@ -135,6 +135,7 @@ def messages_answer(page: EventPage, topic: str, group: str | None) -> dict[str,
                 "envelope_path": "message/envelope.json",
                 "canonical_json": b64encode(_named_bytes(event)).decode(),
                 "checkpoint_hint": hint,
+                **({"withheld": True} if event.withheld else {}),
             }
             for event in page.events
         ],

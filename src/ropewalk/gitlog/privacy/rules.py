@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from ropewalk.errors import Denied, Invalid, InvalidJson
+from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.privacy.pointer import entropy_bits, is_pointer
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
@@ -184,6 +185,15 @@ def keep_private(policy: PrivacyPolicy, payload: Mapping[str, Any]) -> Mapping[s
             if above is not None and (rule.action == "redact" or not is_pointer(above[path[-1]])):
                 del above[path[-1]]
     return made
+
+
+def public_event(policy: PrivacyPolicy | None, event: Event) -> Event:
+    """Return an event as readers over the network see it, without what the rules call private in its payload."""
+    payload = event.envelope.get("payload") if policy is not None and policy.rules else None
+    if policy is None or not isinstance(payload, Mapping) or not is_private(policy, payload):
+        return event
+    envelope = {**event.envelope, "payload": keep_private(policy, payload)}
+    return replace(event, raw=jcs.encode_foreign(envelope), withheld=True)
 
 
 def _rule(at: int, fields: Mapping[str, Any], classes: Mapping[str, PrivacyClass]) -> Rule:

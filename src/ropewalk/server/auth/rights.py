@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
 from ropewalk.errors import Denied, Invalid, Unauthenticated
@@ -39,6 +39,8 @@ class Identity:
     name: str
     rights: tuple[Right, ...]
     known: bool = True
+    # Whether the policy of the repository shows a log; streams ask it themselves, with the same rules.
+    sees: Callable[[str], bool] | None = field(default=None, compare=False)
 
     def may(self, action: Action, log: str) -> bool:
         """Return whether the action on the log is allowed.
@@ -47,6 +49,8 @@ class Identity:
         >>> ada.may("read", "shiplog/prod"), ada.may("append", "shiplog/prod"), ada.may("read", "shiplog/dev")
         (True, False, False)
         """
+        if action == "read" and self.sees is not None and not self.sees(log):
+            return False
         for right in self.rights:  # asked for every request; nested generators cost four times as much
             if action in right.actions:
                 for each in right.logs:
@@ -62,6 +66,8 @@ class Identity:
         """Raise `Denied`, or `Unauthenticated` for an anonymous caller, unless the action is allowed."""
         if self.may(action, log):
             return
+        if action == "read" and self.sees is not None and not self.sees(log):
+            raise Denied(f"the policy of this repository does not show {log}", log=log, action=action)
         if not self.known:
             raise Unauthenticated(f"anonymous clients may not {action} {log}", log=log, action=action)
         raise Denied(
@@ -138,6 +144,16 @@ def log_of(kind: Kind, name: str) -> str | None:
     return None
 
 
+def topic_of(log: str) -> str | None:
+    """Return the topic that a stream has for a log; None for a log that no stream carries.
+
+    >>> topic_of("messages/jobs/a"), topic_of("shiplog/prod"), topic_of("gossip/chat")
+    ('jobs/a', 'shiplog/prod', None)
+    """
+    engine, _, name = log.partition("/")
+    return name if engine == "messages" else log if engine in ("shiplog", "ledger") else None
+
+
 @dataclass(frozen=True, slots=True)
 class ClientAccess(Access):
     """What one client sees of a stream: the policy of the repository, narrowed by the client's rights."""
@@ -152,7 +168,7 @@ class ClientAccess(Access):
 
 def client_access(policy: Access, identity: Identity) -> ClientAccess:
     """Narrow the access that a policy gives by the rights of a client."""
-    return ClientAccess(policy.allow, policy.deny, policy.sealed, identity)
+    return ClientAccess(policy.allow, policy.deny, policy.sealed, replace(identity, sees=None))
 
 
 def parse_rights(texts: Iterable[str]) -> tuple[Right, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, EventPage, interleave, messages_answer
 from ropewalk.gitlog.repository.recent import find_event
 from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import parse
 from ropewalk.server.append_queue import Outcome, outcome_json, spelled
 from ropewalk.server.auth.rights import Identity
@@ -125,12 +126,14 @@ async def read_events(
     node = node_of(request)
     identity_of(request).require("read", f"shiplog/{ns}")
     page = await node.read(node.log.read, ns, since, limit, bytes_max=PAGE_BYTES)
-    return _page(request, page, ns)
+    return _page(request, replace(page, events=tuple(map(node.shown, page.events))), ns)
 
 
 def _page(request: Asked, page: EventPage, topic: str) -> Response[Any]:
     ends = (page.events[0].commit, page.events[-1].commit) if page.events else ("", "")
-    etag = hashlib.sha256("\0".join((topic, *ends, page.next_since or "")).encode()).hexdigest()[:32]
+    withheld = [content_id(event.raw) for event in page.events if event.withheld]
+    parts = (topic, *ends, page.next_since or "", *withheld)
+    etag = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     known = not_modified(request, etag)
     if known is not None:
         return known
@@ -149,7 +152,7 @@ async def show_event(request: Asked, ns: FromPath[str], ulid: FromPath[str]) -> 
         if node.log.lines.line(SHIPLOG, ns).find(parse(ulid)) is None:
             raise NotFound(f"{ulid} is not an event of {ns}", topic=ns, event=ulid)
         found = find_event(node.log, ulid)
-        event = found.event
+        event = node.shown(found.event)
         return {
             "ns": event.topic,
             "ulid": event.ulid,
@@ -161,6 +164,7 @@ async def show_event(request: Asked, ns: FromPath[str], ulid: FromPath[str]) -> 
             "author": found.author,
             "time": found.time,
             "note": found.note,
+            **({"withheld": True} if event.withheld else {}),
         }
 
     shown = await node.read(look)
@@ -168,7 +172,9 @@ async def show_event(request: Asked, ns: FromPath[str], ulid: FromPath[str]) -> 
     etag = shown["content_id"].removeprefix("blake3:")
     if shown["note"] is not None:
         etag += "-" + hashlib.sha256(shown["note"].encode()).hexdigest()[:16]
-    fixed = shown["note"] is not None
+    fixed = shown["note"] is not None and "withheld" not in shown
+    if "withheld" in shown:
+        etag += "-" + content_id(jcs.encode_foreign(shown["envelope"])).removeprefix("blake3:")[:16]
     return not_modified(request, etag, immutable=fixed) or reply(
         jcs.encode_foreign(shown), etag=etag, immutable=fixed
     )
@@ -201,7 +207,7 @@ async def tail_events(
         identity_of(request).require("read", f"shiplog/{each}")
     found = await node.read(_tail, node, list(dict.fromkeys(ns)), limit_per_ns)
     marks = {event.topic: str(event.ulid) for event in found}
-    rows = b",".join(event_bytes(event, event.topic) for event in found)
+    rows = b",".join(event_bytes(node.shown(event), event.topic) for event in found)
     since = jcs.encode(found[-1].ulid if found else None)
     return reply(b'{"events":[%s],"watermarks":%s,"next_since":%s}' % (rows, jcs.encode(marks), since))
 
@@ -237,6 +243,7 @@ async def read_messages(
         page, move = await node.read(read_for_group, node.log, topic, since_ulid, limit, group, PAGE_BYTES)
     except RopewalkError as error:
         raise spelled(MESSAGES, error) from error
+    page = replace(page, events=tuple(map(node.shown, page.events)))
     found = reply(messages_answer(page, topic, group if move is not None else None))
     if move is not None and group is not None and not await has_left(request):
         node.moves.begin(group, topic)

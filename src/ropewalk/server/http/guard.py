@@ -81,7 +81,7 @@ class Gate:
         if certificate is not None and self._node.revoked is not None:
             self._node.revoked.check(certificate_from(certificate))
         credentials = credentials_of(shown.get(b"authorization", []), certificate)
-        identity = self._node.auth.identify(credentials)
+        identity = self._node.identify(credentials)
         who = identity.name if identity.known and self._node.auth.required else f"address {client}"
         wait_s = self._node.limiter.wait_s(who, time.monotonic())
         if wait_s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class EventReceipt(Struct):
@@ -27,13 +27,14 @@ class MessageReceipt(Struct):
     replayed: bool
 
 
-class StoredEvent(Struct):
-    """An event with its place in the log."""
+class StoredEvent(Struct, kw_only=True):
+    """An event with its place in the log. `withheld`: the policy keeps a part of the payload from readers."""
 
     ulid: str
     content_id: str
     commit: str
     envelope: dict[str, Any]
+    withheld: bool | UnsetType = UNSET
 
 
 class EventList(Struct):
@@ -43,7 +44,7 @@ class EventList(Struct):
     next_since: str | None
 
 
-class ShownEvent(StoredEvent):
+class ShownEvent(StoredEvent, kw_only=True):
     """One event with everything the repository knows about it."""
 
     ns: str
@@ -54,7 +55,7 @@ class ShownEvent(StoredEvent):
     note: str | None
 
 
-class TailEvent(StoredEvent):
+class TailEvent(StoredEvent, kw_only=True):
     """An event of one of several namespaces."""
 
     ns: str
@@ -76,7 +77,7 @@ class Hint(Struct):
 
 
 class Message(Struct):
-    """A message as S1 returns it; `canonical_json` is base64."""
+    """A message as S1 returns it; `canonical_json` is base64. `withheld` as for events."""
 
     ulid: str
     commit: str
@@ -84,6 +85,7 @@ class Message(Struct):
     envelope_path: str
     canonical_json: str
     checkpoint_hint: Hint | None
+    withheld: bool | UnsetType = UNSET
 
 
 class MessagePage(Struct):
@@ -388,7 +390,7 @@ class Overview(Struct):
     logs: list[LogFacts]
 
 
-class HistoryEvent(StoredEvent):
+class HistoryEvent(StoredEvent, kw_only=True):
     """An event with its author, its trailer and the commits before it."""
 
     parents: list[str]

@@ -151,8 +151,9 @@ async def read_history(
         found = history(node.log, topic, LAYOUTS[engine], below)
         for event, commit in islice(found, SCANNED_MAX):
             scanned, last = scanned + 1, event
-            if _fits(event, commit, kind, author, path, find):
-                rows.append(_history_row(event, commit))
+            shown = node.shown(event)  # before the filters: a search must not find what is not shown
+            if _fits(shown, commit, kind, author, path, find):
+                rows.append(_history_row(shown, commit))
                 if len(rows) == limit:
                     break
         more = last is not None and last.height > 0
@@ -171,6 +172,7 @@ def _history_row(event: Event, commit: Commit) -> dict[str, Any]:
         "author": f"{commit.author.name} <{commit.author.mail}>",
         "envelope": event.envelope,
         "trailer": parse_message(commit.message).trailer,
+        **({"withheld": True} if event.withheld else {}),
     }
 
 
@@ -226,7 +228,8 @@ async def list_deployments(
 
 
 def _deployments(node: ServerNode, ns: str, layout: Layout = SHIPLOG) -> Iterator[dict[str, Any]]:
-    for event, commit in islice(history(node.log, ns, layout), SCANNED_MAX):
+    for stored, commit in islice(history(node.log, ns, layout), SCANNED_MAX):
+        event = node.shown(stored)
         trailer = parse_message(commit.message).trailer or {}
         row = deployment_row(event, trailer)
         if isinstance(row["service"], str) and isinstance(row["status"], str):

@@ -143,15 +143,19 @@ def receipts(outcomes: Sequence[dict[str, Any]], many: bool, name: dict[str, str
 
 
 def event_bytes(event: Event, ns: str | None = None) -> bytes:
-    """Return an event as `shiplog read --json` shows it; its canonical bytes go out as they are stored."""
+    """Return an event as `shiplog read --json` shows it; its canonical bytes go out as they are stored.
+
+    `withheld` is there only where the policy keeps a part of it from the reader.
+    """
     raw = event.raw if content_id(event.raw) == event.content_id else jcs.encode_foreign(event.envelope)
     front = b'"ns":%s,' % orjson.dumps(ns) if ns is not None else b""
-    return b'{%s"ulid":"%s","content_id":"%s","commit":"%s","envelope":%s}' % (
+    return b'{%s"ulid":"%s","content_id":"%s","commit":"%s","envelope":%s%s}' % (
         front,
         event.ulid.encode(),
         event.content_id.encode(),
         event.commit.encode(),
         raw,
+        b',"withheld":true' if event.withheld else b"",
     )
 
 

@@ -108,7 +108,7 @@ class RepositoryStream:
     async def _look_at_rules(self) -> None:
         assert self._source is not None
         async with self._rules:
-            await in_thread(self._source.look_at_rules)
+            await in_thread(self._source.rules.look)
             self._apply_rules(self._source)
 
     def _apply_rules(self, source: StreamSource) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import HistoryRewritten, RopewalkError
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import MESSAGES, Layout
@@ -13,7 +14,7 @@ from ropewalk.gitlog.core.log import describe
 from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.reading import events
 from ropewalk.gitlog.privacy.apply import policy_file
-from ropewalk.gitlog.privacy.rules import PrivacyPolicy, Rule, keep_private, parse_policy
+from ropewalk.gitlog.privacy.rules import PrivacyPolicy, Rule, parse_policy, public_event
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.repository.tracked_logs import IndexedLog
 from ropewalk.kernel import jcs
@@ -37,6 +38,36 @@ class _Passed:
     ulid: Ulid | None = None
 
 
+class PolicyRules:
+    """What the policy of a repository shows to readers over the network, on streams and by requests alike."""
+
+    def __init__(self, place: RepositoryPaths) -> None:
+        self._path = policy_file(place)
+        self._mark: object = None
+        self.access: Access = EVERYBODY  # which refs and topics
+        self.privacy: PrivacyPolicy | None = None  # what is left out of a payload
+
+    def look(self) -> None:
+        """Read the policy, if it changed. Unreadable rules let nothing through."""
+        try:
+            found = self._path.stat()
+            mark: object = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if mark != self._mark:
+                raw = self._path.read_bytes()
+                privacy, document = parse_policy(raw), cast(dict[str, Any], jcs.parse(raw))
+                self.privacy, self.access = privacy, parse_access(document.get("stream", {}))
+                self._mark = mark
+        except FileNotFoundError:
+            self._mark, self.privacy, self.access = None, None, EVERYBODY
+        except OSError as error:
+            if self.access is not NOBODY:  # once, not five times a second
+                _journal.warning("%s: %s; nothing is shown", self._path, error.strerror)
+            self._mark, self.access = None, NOBODY
+        except RopewalkError as error:
+            _journal.warning("%s: %s; nothing is shown", self._path, error.detail)
+            self._mark, self.access = mark, NOBODY
+
+
 class StreamSource:
     """Looks at one repository. It begins with what happens after it was made. Not for several threads at once."""
 
@@ -45,36 +76,17 @@ class StreamSource:
         self._refs = RefWatch(log.store, WATCHED)
         self._passed: dict[str, _Passed] = {}
         self.behind: set[str] = set()  # topics that have messages not yet handed out
-        self._policy: PrivacyPolicy | None = None
-        self.access: Access = EVERYBODY  # who may see what
-        self._policy_mark: object = None
+        self.rules = PolicyRules(log.store.place)
 
-    def look_at_rules(self) -> None:
-        """Read the policy of the repository, if it changed. Unreadable rules let nothing through."""
-        path = policy_file(self._log.store.place)
-        try:
-            found = path.stat()
-            mark: object = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if mark != self._policy_mark:
-                raw = path.read_bytes()
-                self._policy_mark = mark
-                self.access = NOBODY
-                self._policy = parse_policy(raw)
-                document: Any = jcs.parse(raw)
-                self.access = parse_access(document.get("stream", {}))
-        except FileNotFoundError:
-            self._policy_mark, self._policy, self.access = None, None, EVERYBODY
-        except OSError as error:
-            if self.access is not NOBODY:  # once, not five times a second
-                _journal.warning("%s: %s; nothing is shown", path, error.strerror)
-            self._policy_mark, self.access = None, NOBODY
-        except RopewalkError as error:
-            _journal.warning("%s: %s; nothing is shown", path, error.detail)
+    @property
+    def access(self) -> Access:
+        """Who may see what."""
+        return self.rules.access
 
     @property
     def private(self) -> frozenset[Rule]:
         """The rules for what is not shown of a message."""
-        return frozenset(self._policy.rules if self._policy is not None else ())
+        return frozenset(self.rules.privacy.rules if self.rules.privacy is not None else ())
 
     def look(self) -> list[RefUpdate]:
         """Return which refs moved since the last look; topics are `behind` until their messages are taken."""
@@ -97,7 +109,7 @@ class StreamSource:
     def take(self, topic: str) -> list[BusEvent]:
         """Return the next messages of a topic; in place of one that cannot be read, the error."""
         line = self._log.lines.line(*self.log_of(topic))
-        self.look_at_rules()  # only now: what was appended under a rule is shown under that rule
+        self.rules.look()  # only now: what was appended under a rule is shown under that rule
         if self.access is NOBODY:
             return []
         start = self._start(topic, line)
@@ -163,7 +175,4 @@ class StreamSource:
         }
         if len(event.raw) > ENVELOPE_BYTES_MAX:
             return BusEvent(topic, {}, about={**about, "omitted": len(event.raw)})
-        payload = event.payload
-        return BusEvent(
-            topic, payload if self._policy is None else keep_private(self._policy, payload), about=about
-        )
+        return BusEvent(topic, public_event(self.rules.privacy, event).payload, about=about)
