@@ -126,7 +126,9 @@ def _quieten() -> None:
     """Keep pyspark from printing the JVM's stack with every error that it raises."""
     from pyspark.logger import PySparkLogger
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs every interrupt at length
+    # py4j logs every interrupt at length, some of them to the root logger.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while" not in record.getMessage())
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         # As its own class, which takes more arguments.
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

@@ -119,7 +119,7 @@ class Gate:
             if text != own and text not in self._origins:
                 raise Denied(
                     f"web pages of {text[:80]!r} may not use this server",
-                    advice='List the page\'s origin in "origins" of --config.',
+                    advice='Start the server with --origin ORIGIN, or list it in "origins" of --config.',
                 )
 
     def _check_site(self, shown: dict[bytes, list[bytes]]) -> None:
@@ -128,7 +128,7 @@ class Gate:
         if sites and b"origin" not in shown and not {*sites} <= {b"same-origin", b"none"}:
             raise Denied(
                 "web pages of another origin may not use this server without an Origin header",
-                advice='List the page\'s origin in "origins" of --config, and call the server with CORS.',
+                advice="Start the server with --origin and the page's origin, and call it with CORS.",
             )
 
 
