@@ -192,6 +192,7 @@ def holds_archives(folder: Path) -> bool:
 
 def parse_keys(raw: bytes) -> tuple[list[PublicKey], Trust | None]:
     """Parse a trust file: our JSON form, or one C2SP note key per line. Return its keys and its trust, if any."""
+    from ropewalk.kernel.keys import PublicKey
     from ropewalk.ledger.proof.trust import parse_trust
 
     if raw.lstrip()[:1] == b"{":
