@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { LANES = 8, CHUNK = 1024, BLOCK = 64, HASH = 32 };
+enum { LANES = 8, CHUNK = HASH_SHORT_MAX, BLOCK = 64, HASH = 32 };
 enum { CHUNK_START = 1, CHUNK_END = 2, ROOT = 8 };
 typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
 
@@ -109,6 +109,13 @@ EXPORT int64_t ropewalk_hash_all(const uint8_t *prefix, uint64_t prefix_size, co
     return left;
 }
 
+/* Hash messages of at most one chunk each, without a prefix; only on machines of little-endian order. */
+void hash_short(const uint8_t *const *raw, const uint32_t *sizes, int count, uint8_t (*out)[HASH]) {
+    batch it = {.count = 0};
+    for (int i = 0; i < count; i++) add(&it, (const uint8_t *)"", 0, raw[i], sizes[i], out[i]);
+    if (it.count) run(&it);
+}
+
 /* Hash the lines of a text, each behind the prefix. Returns how many there are; -1 if there are more than `room`, or one
  * is above one chunk. */
 EXPORT int64_t ropewalk_hash_lines(const uint8_t *prefix, uint64_t prefix_size, const uint8_t *raw, uint64_t size,
@@ -127,16 +134,20 @@ EXPORT int64_t ropewalk_hash_lines(const uint8_t *prefix, uint64_t prefix_size, 
     return (int64_t)count;
 }
 
-/* Fold hashes to their Merkle root, which lies in the first place then; an odd one moves up. Needs at least one. */
-EXPORT int32_t ropewalk_fold(const uint8_t *prefix, uint64_t prefix_size, uint8_t *hashes, uint64_t count) {
+/* Write the levels of a Merkle tree behind its leaves, each behind the one below, the root last; an odd node moves up.
+ * The buffer has room for `room` nodes, leaves included. */
+EXPORT int32_t ropewalk_levels(const uint8_t *prefix, uint64_t prefix_size, uint8_t *nodes, uint64_t count,
+                               uint64_t room) {
     batch it = {.count = 0};
-    if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || prefix_size > BLOCK || !count) return -1;
-    while (count > 1) {
+    if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || prefix_size > BLOCK || !count || count > room) return -1;
+    for (room -= count; count > 1; room -= count) {
+        uint8_t *above = nodes + HASH * count;
+        if ((count + 1) / 2 > room) return -1;
         for (uint64_t i = 0; i + 1 < count; i += 2)
-            add(&it, prefix, prefix_size, hashes + HASH * i, 2 * HASH, hashes + HASH * (i / 2));
+            add(&it, prefix, prefix_size, nodes + HASH * i, 2 * HASH, above + HASH * (i / 2));
         if (it.count) run(&it);
-        if (count % 2) memmove(hashes + HASH * (count / 2), hashes + HASH * (count - 1), HASH);
-        count = (count + 1) / 2;
+        if (count % 2) memcpy(above + HASH * (count / 2), nodes + HASH * (count - 1), HASH);
+        nodes = above, count = (count + 1) / 2;
     }
     return 0;
 }

@@ -42,11 +42,20 @@ def hash_lines(prefix: bytes, text: bytes, start: int, stop: int, most: int) -> 
     return None if found < 0 else bytes(out[: HASH_BYTES * found])
 
 
-def fold(prefix: bytes, hashes: bytes | bytearray) -> bytes | None:
-    """Return the Merkle root over at least one hash."""
+def levels(prefix: bytes, hashes: bytes | bytearray) -> list[bytes] | None:
+    """Return the levels of the Merkle tree over at least one hash: the hashes first, the root last."""
     loaded = library()
     assert loaded is not None
-    nodes = bytearray(hashes)
-    if loaded.ropewalk_fold(prefix, len(prefix), address(nodes), len(nodes) // HASH_BYTES):
+    sizes = [len(hashes) // HASH_BYTES]
+    while sizes[-1] > 1:
+        sizes.append((sizes[-1] + 1) // 2)
+    room = sum(sizes)
+    nodes = bytearray(HASH_BYTES * room)
+    nodes[: len(hashes)] = hashes
+    if loaded.ropewalk_levels(prefix, len(prefix), address(nodes), sizes[0], room):
         return None
-    return bytes(nodes[:HASH_BYTES])
+    whole = memoryview(nodes)
+    return [
+        bytes(whole[HASH_BYTES * (end - size) : HASH_BYTES * end])
+        for size, end in zip(sizes, accumulate(sizes), strict=True)
+    ]

@@ -12,7 +12,7 @@
 
 /* Raised whenever a signature below changes, or a fault is mended, so that a library of another build is never called. */
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 7
+#define NATIVE_VERSION 8
 #endif
 
 typedef struct {
@@ -25,6 +25,8 @@ HIDDEN void sha1_begin(sha1 *it);
 HIDDEN void sha1_add(sha1 *it, const uint8_t *raw, size_t size);
 HIDDEN void sha1_end(sha1 *it, uint8_t digest[20]);
 HIDDEN uint32_t adler_of(const uint8_t *raw, size_t size);
+enum { HASH_SHORT_MAX = 1024 };
+HIDDEN void hash_short(const uint8_t *const *raw, const uint32_t *sizes, int count, uint8_t (*out)[32]);
 HIDDEN void name_object(int kind, const uint8_t *raw, size_t size, uint8_t id[20]);
 
 #endif

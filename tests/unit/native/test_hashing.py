@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.tools import needs_that
 
 from ropewalk import native
+from ropewalk.errors import RangeExceeded
 from ropewalk.kernel import merkle
 from ropewalk.kernel.merkle import LEDGER
-from ropewalk.ledger.block.leaves import StoredLines, leaf_hashes, leaves_root, split_hashes
+from ropewalk.ledger.block.leaves import StoredLines, leaf_hashes, leaves_path, leaves_root, split_hashes
 from ropewalk.ledger.channel.segments.format import lines_of
 from ropewalk.native.library import library
 
@@ -47,10 +48,21 @@ def test_loops_refuse_sizes_they_do_not_know():
     loaded = library()
     assert loaded is not None
     out = bytearray(64)
-    from ropewalk.native.hashing import fold, hash_all
+    from ropewalk.native.hashing import hash_all, levels
 
-    assert hash_all(bytes(65), [b"a"]) is None and fold(bytes(65), bytes(out)) is None
-    assert fold(b"", b"") is None
+    assert hash_all(bytes(65), [b"a"]) is None and levels(bytes(65), bytes(out)) is None
+    assert levels(b"", b"") is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 31, 32, 33, 100])
+def test_paths_are_those_of_the_kernel(count: int):
+    leaves = [LEDGER.leaf(bytes([number])) for number in range(count)]
+    for switch in (contextlib.nullcontext, native.switched_off):
+        with switch():
+            for index in range(count):
+                assert leaves_path(b"".join(leaves), index) == merkle.inclusion_proof(leaves, index)
+            with pytest.raises(RangeExceeded):
+                leaves_path(b"".join(leaves), count)
 
 
 @given(

@@ -110,6 +110,35 @@ def hash_messages(chance: random.Random) -> None:
     assert leaves_root(leaf_hashes(bodies)) == merkle.root(map(LEDGER.leaf, bodies))
 
 
+def read_lines(loaded: ctypes.CDLL, chance: random.Random) -> None:
+    """Torn JSON in buffers of exactly its size, as lines and as envelopes of a template."""
+    whole = b'{"a":"x\\n\xc3\xa9\xf0\x9f\x98\x80","b":[-1,0,{"c":null}],"d":true}'
+    lines = [bytearray(whole[: chance.randrange(len(whole) + 1)]) for _ in range(chance.randrange(1, 6))]
+    for line in lines:
+        if line and chance.random() < 0.5:
+            line[chance.randrange(len(line))] = chance.randrange(256)
+    text = b"\n".join(line.replace(b"\n", b"") for line in lines) + chance.choice([b"", b"\n"])
+    kept = ctypes.create_string_buffer(text, len(text)) if text else None
+    loaded.ropewalk_canonical_lines(kept, len(text), 6, (ctypes.c_uint8 * 6)())
+    parts = (b'{"p":', b'","s":"', b'","t":"')
+    ends = array("Q", [len(parts[0]), len(parts[0]) + len(parts[1]), sum(map(len, parts))])
+    whole = b"".join(
+        (parts[0], b'[1,"x"],"payload_hash":"', b"0" * 64, parts[1], b"A" * 86 + b"==", parts[2])
+    )
+    envelope = (whole + b'2024-11-01T12:00:00.5Z"}')[: chance.choice([999, chance.randrange(300)])]
+    moulds = b"".join(parts)
+    loaded.ropewalk_cast(
+        ctypes.create_string_buffer(envelope, len(envelope)) if envelope else None,
+        (ctypes.c_uint64 * 1)(len(envelope)),
+        1,
+        ctypes.create_string_buffer(moulds, len(moulds)),
+        (ctypes.c_uint64 * 3)(*ends),
+        1,
+        (ctypes.c_int32 * 3)(),
+        (ctypes.c_uint8 * 64)(),
+    )
+
+
 def main() -> None:
     libraries.FILE = Path(sys.argv[1])
     loaded = libraries.library()
@@ -118,6 +147,7 @@ def main() -> None:
     chance, rounds, woven = random.Random(17), int(sys.argv[2]), 0
     for n in range(rounds):
         woven += weave(loaded, chance) >= 0
+        read_lines(loaded, chance)
         if n % 20 == 0:
             pack(chance)
             hash_messages(chance)

@@ -211,9 +211,8 @@ def seal(
             f"header of {len(header.encode())} bytes", size=len(header.encode()), limit=HEADER_BYTES_MAX
         )
     signature = Signature(key.alg, key.sign(Tag.BLOCK_SIGNATURE + header.encode()))
-    raw = jcs.encode(
-        {"header": header.to_json(), "signature": signature.to_json(), "signer": key.public.to_json()}
-    )
+    signed = jcs.encode({"signature": signature.to_json(), "signer": key.public.to_json()})
+    raw = b'{"header":%b,%b' % (header.encode(), signed[1:])  # canonical: its members are, and in order
     return Block(BlockRecord(header, signature, key.public, raw), tuple(envelopes))
 
 

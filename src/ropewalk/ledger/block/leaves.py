@@ -1,4 +1,4 @@
-"""Leaf hashes of a block's envelopes, end to end, and the root over them: in compiled loops where they are there."""
+"""Lines of a block: leaf hashes end to end, the tree over them, their form; in compiled loops where they are there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import overload
 
 from ropewalk import native
-from ropewalk.kernel.merkle import HASH_BYTES, LEDGER, root
+from ropewalk.errors import RangeExceeded
+from ropewalk.kernel.merkle import HASH_BYTES, LEDGER
 
 FEW = 8  # below this, a call costs more than it saves
 LINES_ROOM = 8_192  # hashed in one call, as many as a block may have
@@ -106,10 +107,56 @@ def leaves_root(packed: bytes) -> bytes:
     >>> leaves_root(LEDGER.leaf(b"a")) == LEDGER.leaf(b"a")
     True
     """
-    if len(packed) >= FEW * HASH_BYTES and native.is_here():
-        from ropewalk.native.hashing import fold
+    return tree_levels(packed)[-1] if packed else LEDGER.empty
 
-        found = fold(LEDGER.node_prefix, packed)
+
+def leaves_path(packed: bytes, index: int) -> tuple[bytes, ...]:
+    """Return the inclusion path of one of the packed leaf hashes.
+
+    >>> leaves_path(LEDGER.leaf(b"a") + LEDGER.leaf(b"b"), 0) == (LEDGER.leaf(b"b"),)
+    True
+    """
+    if not 0 <= index < len(packed) // HASH_BYTES:
+        raise RangeExceeded(f"leaf {index} is outside a tree of {len(packed) // HASH_BYTES}", index=index)
+    path = []
+    for level in tree_levels(packed)[:-1]:
+        sibling = level[HASH_BYTES * (index ^ 1) : HASH_BYTES * ((index ^ 1) + 1)]
+        if sibling:  # else the node moves up
+            path.append(sibling)
+        index >>= 1
+    return tuple(path)
+
+
+def tree_levels(packed: bytes) -> list[bytes]:
+    """Return the levels of the tree over at least one leaf hash, packed: the leaves first, the root last.
+
+    >>> [len(level) // HASH_BYTES for level in tree_levels(bytes(3 * HASH_BYTES))]
+    [3, 2, 1]
+    """
+    if len(packed) >= FEW * HASH_BYTES and native.is_here():
+        from ropewalk.native.hashing import levels
+
+        found = levels(LEDGER.node_prefix, packed)
         if found is not None:
             return found
-    return root(split_hashes(packed))
+    tree = [packed]
+    while len(tree[-1]) > HASH_BYTES:
+        below = tree[-1]
+        odd = len(below) % (2 * HASH_BYTES)
+        tree.append(LEDGER.level(below[: len(below) - odd]) + below[len(below) - odd :])
+    return tree
+
+
+def surely_canonical(text: bytes, count: int) -> bytes:
+    """Return for each of the lines of a text 1 if a compiled loop found it to be a canonical JSON object, else 0.
+
+    >>> len(surely_canonical(b'{"a":1}\\n', 1)), surely_canonical(b'{"a": 1}\\n', 1)
+    (1, b'\\x00')
+    """
+    if native.is_here():
+        from ropewalk.native.canonical import canonical_lines
+
+        found = canonical_lines(text, count)
+        if found is not None and len(found) == count:
+            return found
+    return bytes(count)

@@ -23,8 +23,9 @@ from ropewalk.errors import BrokenLink, DigestMismatch, RangeExceeded
 from ropewalk.kernel import cbor, jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature, SigningKey
-from ropewalk.kernel.proofs import HASH_BYTES, pack_leaves
+from ropewalk.kernel.proofs import pack_leaves
 from ropewalk.ledger.block.block import Block, Header
+from ropewalk.ledger.block.leaves import tree_levels
 from ropewalk.ledger.bundle.anchors import BundleAnchor, check_anchor, pick_anchors
 from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, BundleManifest
 from ropewalk.ledger.bundle.manifest_fields import File
@@ -104,11 +105,7 @@ def prove_block(ids: Sequence[bytes]) -> tuple[bytes, bytes]:
     >>> prove_block([bytes(32)])[0] == bytes(32)
     True
     """
-    levels = [pack_leaves(ids)]
-    while len(levels[-1]) > HASH_BYTES:
-        below = levels[-1]
-        odd = len(below) % (2 * HASH_BYTES)
-        levels.append(merkle.LEDGER.level(below[: len(below) - odd]) + below[len(below) - odd :])
+    levels = tree_levels(pack_leaves(ids))
     paths = [""]
     for level in reversed(levels[:-1]):
         text = level.hex()

@@ -17,13 +17,13 @@ from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import cbor, jcs, merkle
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import BLOCK_ENVELOPES_MAX
+from ropewalk.ledger.block.leaves import leaf_hashes, split_hashes, surely_canonical
 from ropewalk.ledger.bundle.findings import Findings
 from ropewalk.ledger.bundle.format import find_refs, prove_block
 from ropewalk.ledger.bundle.headers import HeaderCheck
 from ropewalk.ledger.bundle.manifest import BundleManifest
 from ropewalk.ledger.bundle.members import parse_proof_line
-from ropewalk.ledger.envelope.envelope import ENVELOPE_BYTES_MAX, parse_stored
-from ropewalk.ledger.envelope.model import envelope_id
+from ropewalk.ledger.envelope.envelope import ENVELOPE_BYTES_MAX, INLINE_BYTES_MAX, parse_stored
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.rules.policy import Policy
@@ -33,6 +33,7 @@ from ropewalk.ledger.rules.verdict import Context
 LEAVES_KEPT_MAX: Final = 64 * BLOCK_ENVELOPES_MAX  # ids of invalid blocks, to name the envelope
 EXHIBITS_MAX: Final = 6
 LISTED_MAX: Final = 2_000  # envelopes listed in a report page
+EVIDENCE: Final = b'"attestation_evidence":'  # canonical JSON has no other spelling of the member
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,11 @@ class PathCheck:
             self._fail("envelope_hashes", f"{len(lines)} envelopes", height)
             return
         kinds, in_cbor = ("", ""), blake3()
+        ids = split_hashes(leaf_hashes(lines))
+        canonical = surely_canonical(data, len(lines))
         for index, raw in enumerate(lines):
+            if index and canonical[index] and not self._asks(raw):
+                continue
             try:
                 value = jcs.parse_canonical(raw, bytes_max=ENVELOPE_BYTES_MAX)
                 if not isinstance(value, dict):
@@ -135,7 +140,7 @@ class PathCheck:
             if index == 0:
                 kinds = (str(value.get("event_class", ""))[:40], str(value.get("event_type", ""))[:200])
             if len(self.listed) < LISTED_MAX:
-                self.listed.append(_list_envelope(height, index, raw, value))
+                self.listed.append(_list_envelope(height, index, ids[index], value))
             if self._manifest.both:
                 in_cbor.update(cbor.encode(value))
             if len(lines) == 1:
@@ -145,7 +150,6 @@ class PathCheck:
                     self._fail("block_signatures", error.detail, height)
             if self._deep or (self._evidence is not None and "attestation_evidence" in value):
                 self._judge(height, index, raw, alone=len(lines) == 1)
-        ids = [envelope_id(raw) for raw in lines]
         self.envelopes += len(ids)
         self._match_refs(height, ids, lines)
         self._blocks[height] = self._match_root(height, ids, kinds)
@@ -197,6 +201,16 @@ class PathCheck:
             self._findings.add("merkle_paths", what)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _asks(self, raw: bytes) -> bool:
+        """Return whether the value of a canonical envelope is needed, or its size must be checked."""
+        return (
+            self._deep
+            or len(raw) > INLINE_BYTES_MAX
+            or len(self.listed) < LISTED_MAX
+            or self._manifest.both
+            or (self._evidence is not None and EVIDENCE in raw)
+        )
 
     def _judge(self, height: int, index: int, raw: bytes, *, alone: bool) -> None:
         try:
@@ -296,7 +310,7 @@ class PathCheck:
         self._findings.add(step, f"{where}: {detail}", height=height, index=index)
 
 
-def _list_envelope(height: int, index: int, raw: bytes, value: dict[str, Any]) -> ListedEnvelope:
+def _list_envelope(height: int, index: int, id_: bytes, value: dict[str, Any]) -> ListedEnvelope:
     when, kind, name = (str(value.get(each, ""))[:200] for each in ("timestamp", "event_class", "event_type"))
     identity = value.get("origin_identity")
     members = identity if isinstance(identity, dict) else {}
@@ -305,7 +319,7 @@ def _list_envelope(height: int, index: int, raw: bytes, value: dict[str, Any]) -
         signer = _did(alg, key) if isinstance(alg, str) and isinstance(key, str) else ""
     except RopewalkError:  # an enclave, or not an envelope, which the steps report
         signer = ""
-    return ListedEnvelope(height, index, envelope_id(raw).hex(), when, kind, name, signer)
+    return ListedEnvelope(height, index, id_.hex(), when, kind, name, signer)
 
 
 @lru_cache(maxsize=256)

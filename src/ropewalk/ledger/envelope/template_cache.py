@@ -14,15 +14,20 @@ from __future__ import annotations
 
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from blake3 import blake3
 
+from ropewalk import native
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SIGNATURE_BYTES, PublicKey
 from ropewalk.ledger.envelope.fields import parse_timestamp
+
+if TYPE_CHECKING:
+    from ropewalk.native.canonical import Templates
 
 _FIRST: Final = b'{"domain":"'  # evidence, chains, tags and correlation ids would come before it
 _PAYLOAD: Final = b',"payload":'
@@ -49,6 +54,8 @@ _MEMBERS: Final = frozenset(
 )
 _MOULDS_MAX: Final = 1024  # authors times event types; more only cost time
 _MOULD_BYTES_MAX: Final = 4096
+_PACKED_MAX: Final = 64  # templates that the loop tries
+_FEW: Final = 8  # below this, the loop costs more than it saves
 _BRACKETS_MAX: Final = jcs.DEPTH_MAX - 1  # the envelope is the outermost object
 
 
@@ -73,6 +80,7 @@ class _Mould:
 
 
 _moulds: dict[tuple[bytes, bytes, bytes], _Mould] = {}
+_packed: tuple[int, list[tuple[tuple[int, ...], _Mould]], Templates] | None = None
 
 
 def recast(raw: bytes) -> dict[str, Any] | None:
@@ -89,23 +97,64 @@ def recast(raw: bytes) -> dict[str, Any] | None:
     try:
         jcs.parse_canonical(payload)
         signature = a2b_base64(cut.sig)
-        stamp = cut.stamp.decode()
-        parse_timestamp(stamp)
+        parse_timestamp(cut.stamp.decode())
     except (RopewalkError, Base64Error, UnicodeDecodeError):
         return None
     if len(signature) != SIGNATURE_BYTES or b2a_base64(signature, newline=False) != cut.sig:
         return None
+    return _facts(raw, mould, signature, cut.hash, cut.stamp)
+
+
+def recast_all(raws: Sequence[bytes]) -> list[dict[str, Any] | None]:
+    """Return what `recast` returns for each of them, or None, by one compiled loop; all None without it."""
+    facts: list[dict[str, Any] | None] = [None] * len(raws)
+    if len(raws) < _FEW or not _moulds or not native.is_here():
+        return facts
+    moulds, templates = _pack()
+    found = templates.cast(raws)
+    if found is None:
+        return facts
+    numbers, signatures = found
+    for at, raw in enumerate(raws):
+        number, end, hashed = numbers[3 * at : 3 * at + 3]
+        if number < 0:
+            continue
+        (head, middle, tail), mould = moulds[number]
+        digest = end + len(_HASH)
+        hash_ = raw[digest : digest + _HASH_TEXT]
+        if not hashed and blake3(raw[head:end]).hexdigest().encode() != hash_:
+            continue
+        stamp = raw[digest + _HASH_TEXT + middle + _SIG_TEXT + tail : -2]
+        signature = signatures[SIGNATURE_BYTES * at : SIGNATURE_BYTES * (at + 1)]
+        facts[at] = _facts(raw, mould, signature, hash_, stamp)
+    return facts
+
+
+def _facts(raw: bytes, mould: _Mould, signature: bytes, hash_: bytes, stamp: bytes) -> dict[str, Any]:
     before, between, after = mould.preimage
-    first, second = (cut.hash, cut.stamp) if mould.hash_first else (cut.stamp, cut.hash)
+    first, second = (hash_, stamp) if mould.hash_first else (stamp, hash_)
     return {
         "raw": raw,
         "fields": mould.fields,
         "public_key": mould.public_key,
         "signature_bytes": signature,
-        "timestamp": stamp,
+        "timestamp": stamp.decode(),
         "preimage": b"".join((before, first, between, second, after)),
         "hash_holds": True,
     }
+
+
+def _pack() -> tuple[list[tuple[tuple[int, ...], _Mould]], Templates]:
+    """Return the newest templates with the sizes of their parts, and as the loop takes them."""
+    global _packed
+    count = len(_moulds)
+    if _packed is None or _packed[0] != count:
+        from ropewalk.native.canonical import Templates
+
+        newest = list(_moulds.items())[-_PACKED_MAX:]
+        sizes = [(tuple(map(len, parts)), mould) for parts, mould in newest]
+        _packed = count, sizes, Templates([parts for parts, _ in newest])
+    return _packed[1:]
 
 
 def learn(raw: bytes, value: dict[str, Any], public_key: PublicKey, preimage: bytes) -> None:

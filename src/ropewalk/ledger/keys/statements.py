@@ -54,6 +54,7 @@ _TYPE_OF: Final = {act: name for name, act in TYPES.items()}
 _PREFIXES: Final = ("ledger.key_", "ledger.policy_rotation", "ledger.evidence_rotation")
 # Canonical JSON has no other encoding of the member.
 _HINTS: Final = tuple(f'"event_type":"{each}'.encode() for each in _PREFIXES)
+_ANY_HINT: Final = b'"event_type":"ledger.'
 _COMMON: Final = frozenset(("act", "channel", "key", "since"))
 _ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
 _OTHER: Final = _COMMON | {"reason"}
@@ -221,7 +222,7 @@ def maybe_key_statement(raw: bytes) -> bool:
     >>> maybe_key_statement(b'{"event_type":"disk.full"}')
     False
     """
-    return any(hint in raw for hint in _HINTS)
+    return _ANY_HINT in raw and any(hint in raw for hint in _HINTS)
 
 
 def is_key_statement(envelope: Envelope) -> bool:

@@ -17,7 +17,7 @@ from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents
 from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
 from ropewalk.ledger.block.leaves import leaf_hashes, split_hashes
-from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.envelope import parse_run, parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.statements import is_key_statement
@@ -191,8 +191,8 @@ def _pieces(found: Found, trust: Trust | None, deep: bool, key_history: KeyHisto
         envelopes: list[Envelope] = []
         fault: Fault | None = None
         try:
-            for index in range(first, last):
-                envelopes.append(parse_stored(block.envelopes[index], ids[index]))  # noqa: PERF401 — kept at a fault
+            for envelope in parse_run(block.envelopes[first:last], ids[first:last]):
+                envelopes.append(envelope)  # noqa: PERF402 — kept at a fault
         except RopewalkError as error:
             fault = _fault_in(height, first + len(envelopes), error)
         yield BlockPart(span, block.header, first, envelopes, fault, closes=last == count)

@@ -26,6 +26,7 @@ CHAIN_MAX: Final = 4096  # maximum ancestors of one envelope; each is looked up
 _UNCHAINED: Final = RuleFinding(
     3, "failed", "a Result must append to the causality chain of its Command; it names no ancestor"
 )
+_ALONE: Final = RuleFinding(8, "not_checked", "no channel to look in")
 
 
 def judge(envelope: Envelope, context: Context, signature: RuleFinding | None = None) -> Verdict:
@@ -230,7 +231,7 @@ def rule_8_replay_protection(envelope: Envelope, context: Context) -> RuleFindin
     """S4 §7.8: a Command or Result is accepted once; an Alert again only if the channel's policy allows it."""
     history = context.history
     if history is None:
-        return RuleFinding(8, "not_checked", "no channel to look in")
+        return _ALONE
     kind, correlation_id = envelope.fields["event_class"], envelope.fields.get("correlation_id")
     if correlation_id is not None and kind in CLAIMING:
         place = history.claim(kind, correlation_id)

@@ -231,6 +231,9 @@ class VersionGate:
     def __call__(self) -> frozenset[str]:
         if _mark(self._path) != self._mark:
             self._read()
+        return self._steady if self._steady is not None else self._gate()
+
+    def _gate(self) -> frozenset[str]:
         return gate(self._now_ns(), self._table, self._versions, rehearsed=self._rehearsed)
 
     def _read(self) -> None:
@@ -238,6 +241,8 @@ class VersionGate:
         self._table = read_lifecycle(self._home)
         check_recorded(self._home, self._table)
         self._rehearsed = _rehearsed(self._home, self._table, self._policy)
+        # Without a sunset the answer does not depend on the clock.
+        self._steady = None if any(life.sunset is not None for life in self._table) else self._gate()
         self._mark = mark
 
 

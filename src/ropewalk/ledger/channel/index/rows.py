@@ -13,6 +13,7 @@ from typing import Protocol
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.kernel import merkle
 from ropewalk.kernel.digest import blake3
+from ropewalk.ledger.block.leaves import leaves_path, leaves_root
 from ropewalk.ledger.channel.segments.format import BlockPlace
 
 PLACE = struct.Struct(">QI")  # height and index of an envelope
@@ -87,16 +88,12 @@ class BlockEntry:
         """Return the inclusion path of an envelope, hashing its run and the runs' roots instead of every leaf."""
         count = self.count
         if count <= 2 * _RUN:
-            return merkle.inclusion_proof(_split(self.leaves), index)
+            return leaves_path(self.leaves, index)
         start = index // _RUN * _RUN
-        run = _split(self.leaves[start * 32 : (start + _RUN) * 32])
-        runs = _split(self.nodes)
-        if len(runs) * _RUN < count:
-            runs.append(merkle.root(_split(self.leaves[len(runs) * _RUN * 32 :])))
-        return (
-            *merkle.inclusion_proof(run, index - start),
-            *merkle.inclusion_proof(runs, index // _RUN),
-        )
+        run, runs = self.leaves[start * 32 : (start + _RUN) * 32], self.nodes
+        if len(runs) * _RUN < len(self.leaves):
+            runs += leaves_root(self.leaves[len(runs) * _RUN :])
+        return *leaves_path(run, index - start), *leaves_path(runs, index // _RUN)
 
 
 def entry_of(height: int, place: BlockPlace, lengths: Sequence[int], marks: UnpackedIndexKeys) -> BlockEntry:

@@ -30,6 +30,7 @@ from ropewalk.ledger.channel.segments.reader import Segments
 SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may exceed it
 LOCK_POLL_S = 0.02
 REWRITE_BYTES = 1 << 20  # written at a time
+LARGE_BYTES = 1 << 17  # from here on, one more copy costs more than one more call
 
 
 class SegmentWriter(Segments, Closing):
@@ -97,8 +98,8 @@ class SegmentWriter(Segments, Closing):
             raise Unavailable(f"channel {self.folder.name} stopped writing: {self._broken}")
         if height != self.height:
             raise HeadMoved(f"block {height} cannot follow block {self.height - 1}", height=height)
-        body = b"\n".join(lines) + b"\n"
-        body += b"\n" * (-len(body) % ALIGN)
+        size = sum(map(len, lines)) + len(lines)
+        body = b"\n".join((*lines, b"\n" * (-size % ALIGN)))  # copied once: a block may have megabytes
         if len(body) > BODY_BYTES_MAX:
             raise TooLarge(
                 f"a block must have at most {BODY_BYTES_MAX} bytes, got {len(body)}",
@@ -110,7 +111,11 @@ class SegmentWriter(Segments, Closing):
                 self._begin_segment(height)
             place = BlockPlace(self._segment, self._end, len(body))
             head = record_head(height, body)
-            self._write(head + body)
+            if size < LARGE_BYTES:
+                self._write(head + body)
+            else:  # not copied once more
+                self._write(head)
+                self._write(body)
             self._last, self._end, self.height = place, place.end, height + 1
             known = self.statements is not None and statement is not None
             self.statements = (self.statements or 0) + bool(statement) if known else None
