@@ -266,6 +266,27 @@ def test_hostile_texts_are_only_text(tab: Page, data: Path, server: Served):
     assert tab.ask(refused) == "TypeError"
 
 
+@pytest.mark.slow
+def test_blocks_lead_to_existing_neighbours(tab: Page, server: Served):
+    """The newest block offers no block above it, until there is one."""
+    around = "[...document.querySelectorAll('.head a.button')].map((each) => each.innerText).join()"
+    for height, want in ((0, "Block 1"), (1, "Block 0")):
+        tab.open(f"{server.facts['url']}/ledger/demo.audit/{height}", WIDE)
+        shows(tab, f"Block {height} of demo.audit")
+        until(lambda want=want: tab.ask(around) == want)  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_chosen_event_is_in_view_on_a_phone(tab: Page, server: Served):
+    """The list is above the event there: choosing one scrolls to it."""
+    tab.open(server.facts["url"] + "/logs/shiplog/prod", 360)
+    until(lambda: len(rows(tab)) > 10)
+    tab.click(".row-link")
+    shows(tab, "Payload", selector=".detail")
+    top = "document.querySelector('.detail').getBoundingClientRect().top"
+    until(lambda: 0 <= tab.ask(top) < 400)
+
+
 def drop(tab: Page, *paths: Path) -> None:
     """Give files to the drop zone."""
     tab.call("DOM.enable")

@@ -146,7 +146,9 @@ function Download({ path, name, children }: { path: string; name: string; childr
 }
 
 function BlockPage({ channel, height }: { channel: string; height: number }) {
-  const found = useData<{ blocks: Block[] }>(`/channels/${encodeURIComponent(channel)}/blocks`, { from: height, to: height });
+  const path = `/channels/${encodeURIComponent(channel)}`;
+  const found = useData<{ blocks: Block[] }>(`${path}/blocks`, { from: height, to: height });
+  const newest = useData<Facts_>(path, {}, 3_000).data?.height ?? -1;
   return (
     <Show of={found}>
       {({ blocks: [block] }) =>
@@ -154,7 +156,7 @@ function BlockPage({ channel, height }: { channel: string; height: number }) {
           <>
             <div class="head">
               <div><h1>Block {height} of {plain(channel)}</h1><p>Sealed <Time ms={Number(block.header.timestamp) / 1e6} both /> with {count(block.header.envelope_count)} envelopes</p></div>
-              <div class="line">{height > 0 && <a class="button" href={to.block(channel, height - 1)}>Block {height - 1}</a>}<a class="button" href={to.block(channel, height + 1)}>Block {height + 1}</a></div>
+              <div class="line">{height > 0 && <a class="button" href={to.block(channel, height - 1)}>Block {height - 1}</a>}{height < newest && <a class="button" href={to.block(channel, height + 1)}>Block {height + 1}</a>}</div>
             </div>
             <Card title="Header"><div class="body"><Facts rows={[["Block hash", <Hash text={block.block_hash} label="block hash" length={64} />], ["Block before", height ? <Hash text={block.header.prev_block_hash} label="previous hash" href={to.block(channel, height - 1)} length={64} /> : <span class="muted">none: the first block</span>], ["Merkle root", <Hash text={block.header.merkle_root} label="Merkle root" length={64} />], ["Policy", block.header.policy_hash ? <Hash text={block.header.policy_hash} label="policy" length={64} /> : <span class="muted">none</span>], ["Signer", <Hash text={block.signer.public_key} label="signer" length={64} />], ["Signature", <span><Hash text={block.signature.sig} label="signature" length={40} /> <span class="muted">{block.signature.alg}</span></span>]]} /></div></Card>
             <Card title="Envelopes" note="each leads to its proof">
