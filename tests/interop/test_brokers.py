@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 from tests import forking
 from tests.tools import skip_or_fail
@@ -371,6 +372,33 @@ def test_messages_removed_before_reading_are_counted(server, tmp_path):
     for path in (here, tmp_path / "copy"):
         with open_repository(path) as log:
             assert [row["lost"] for row in list_progress(log)] == [7]
+
+
+@pytest.mark.slow
+def test_shared_nats_stream_warns_of_removed_messages(tmp_path):
+    """The numbers of a stream with several subjects do not tell whose messages were removed."""
+    here = make(tmp_path, "here")
+
+    async def act(url: str, count: int) -> None:
+        client = await nats.connect(url)
+        stream = client.jetstream()
+        if count == 1:
+            await stream.add_stream(name="MANY", subjects=["jobs.*"])
+        for n in range(count):
+            await stream.publish("jobs.pending" if n % 2 == 0 else "jobs.other", b"{}")
+        if count > 1:
+            await stream.purge_stream("MANY", keep=2)
+        await client.close()
+
+    with started("nats", tmp_path / "server") as url:
+        command = bridge(here, url, "--once", "--direction", "in")
+        asyncio.run(act(url, 1))
+        first = living_in(tmp_path)(*command)
+        assert first.json["received"] == 1 and "removed" not in first.err
+        asyncio.run(act(url, 8))
+        second = living_in(tmp_path)(*command)
+    assert (second.json["received"], second.json["lost"]) == (1, 0)
+    assert "stream MANY removed messages 2 to 7, perhaps some of subject jobs.pending" in second.err
 
 
 def foreign(url: str, count: int) -> None:

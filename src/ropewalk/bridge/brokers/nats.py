@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -22,6 +23,7 @@ HEADER_BYTES: Final = 768  # names of headers, and those that this module adds
 CONSUMER_IDLE_S: Final = 60.0  # after which the server removes the consumer of a bridge that has gone
 FETCHES_MAX: Final = 20  # of one batch that does not arrive whole
 NO_STREAM: Final = b'{"error": {"description": "no stream has the subject"}}'
+_journal = logging.getLogger("ropewalk.bridge")
 SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -200,6 +202,11 @@ class NatsBroker:
 
         if self._consumer is not None:
             await self._asked(self._consumer.unsubscribe())
+        if self._shared and after != START:
+            front = (await self._asked(self._context.stream_info(self.stream))).state.first_seq
+            if front > int(after) + 1:
+                said = "stream %s removed messages %d to %d, perhaps some of subject %s that were not read"
+                _journal.warning(said, self.stream, int(after) + 1, front - 1, self.subject)
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.ALL if after == START else DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=None if after == START else int(after) + 1,
