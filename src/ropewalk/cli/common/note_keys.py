@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from ropewalk.cli.common.command import parse_input
 from ropewalk.errors import InvalidKey, NotFound
 from ropewalk.kernel.terminal_text import printable
-from ropewalk.verification import NOTE_KEY_ADVICE, parse_keys, parse_note_keys
+from ropewalk.verification import NOTE_KEY_ADVICE, parse_note_keys
 
 if TYPE_CHECKING:
-    from ropewalk.kernel.keys import PublicKey
     from ropewalk.kernel.note.key import Verifier
 
 SHOWN_MAX = 80
@@ -38,8 +37,3 @@ def note_keys(name: str) -> tuple[Verifier, ...]:
     except NotFound as error:
         advice = f"Name a file with keys, one per line, or write the key itself. {NOTE_KEY_ADVICE}"
         raise NotFound(error.detail, advice=advice, **error.fields) from error
-
-
-def trusted_keys(name: str) -> list[PublicKey]:
-    """Return the keys of a trust file: our JSON form, or one C2SP note key per line."""
-    return parse_input(name, parse_keys)[0]

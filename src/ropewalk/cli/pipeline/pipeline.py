@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import emit, emit_line, group, say, session, write_output
+from ropewalk.cli.common.command import emit, emit_line, group, parse_input, say, session, write_output
 from ropewalk.cli.common.options import choice, flag, option
 from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
@@ -175,10 +175,10 @@ def verify(
     allow_partly: bool,
 ) -> None:
     """Verify whole logs in parallel, or the tables against the logs. Exit 5 unless the verdict is `passed`."""
-    from ropewalk.cli.common.note_keys import trusted_keys
     from ropewalk.pipeline.jobs.verify import LogsReport, verify_logs
     from ropewalk.pipeline.source.offsets import Offset
     from ropewalk.pipeline.tables.verify import verify_tables
+    from ropewalk.verification import parse_keys
 
     store = job.store
     if not of_tables:
@@ -198,7 +198,7 @@ def verify(
                 engine=engine,
                 topics=topics,
                 deep=not blocks_only,
-                keys=trusted_keys(trust) if trust else (),
+                keys=parse_input(trust, parse_keys)[0] if trust else (),
                 recorded=at if at.points else None,
             )
             _keep_verdicts(store, rows)

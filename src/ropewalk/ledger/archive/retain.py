@@ -89,7 +89,9 @@ def retain_channel(
     done = store.archive(home, channel, keys()[0], lock_days=lock_days, **limits)
     place = location if "://" in location else str(Path(location).absolute())
     with Channel(home, channel) as reading, hold_folder(reading.segments.files_folder, 0, disk):
-        hot, limited = _boundary(reading, min(done.blocks, _hot(reading, limits)))
+        hot, limited = _boundary(
+            reading, min(done.blocks, hot_from(reading, reading.head().height, **limits))
+        )
         starts = reading.segments.starts()
         kept = set(read_heights(reading.folder))
         cold = [
@@ -110,10 +112,6 @@ def retain_channel(
     with Channel(home, channel) as reading, hold_folder(reading.segments.files_folder, 0, disk):
         size = sum(_drop(reading, each, disk) for each in cold)
     return RetainResult(channel, done.blocks, len(cold), size, hot, limited, told)
-
-
-def _hot(reading: Channel, limits: dict[str, Any]) -> int:
-    return hot_from(reading, reading.head().height, **limits)
 
 
 def _boundary(reading: Channel, hot: int) -> tuple[int, str]:

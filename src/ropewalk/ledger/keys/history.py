@@ -307,7 +307,8 @@ class KeyHistory:
             words.append(f"{', '.join(shown)}{rest}, each while it was valid")
         revoked = {run.key for run in self.runs if run.key.identity() in self.revoked}
         words += [
-            f"{key.did()} was revoked later: its earlier blocks stay valid" for key in sorted_keys(revoked)
+            f"{key.did()} was revoked later: its earlier blocks stay valid"
+            for key in sorted(revoked, key=lambda key: (key.alg, key.raw))
         ]
         if self.stand:
             words.append(f"{self.stand} envelopes of keys that were revoked later stay valid")
@@ -461,11 +462,6 @@ class KeyHistory:
             return ""
         first = min(found, key=lambda each: each.since_ns)
         return f", revoked since {format_timestamp(first.since_ns)}{_reason(first)}"
-
-
-def sorted_keys(keys: Iterable[PublicKey]) -> list[PublicKey]:
-    """Return keys in a fixed order."""
-    return sorted(keys, key=lambda key: (key.alg, key.raw))
 
 
 def _span(run: SigningRun) -> str:

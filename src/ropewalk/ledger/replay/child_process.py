@@ -17,7 +17,7 @@ from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.ledger.replay.guard import guarded
 from ropewalk.ledger.replay.reducers import FoldContext, Reducer
 from ropewalk.ledger.replay.replay import FoldRunner, LocalFoldRunner
-from ropewalk.ledger.replay.runner import problem_of, receive, send
+from ropewalk.ledger.replay.runner import receive, send
 
 _REFUSED = (
     "socket.",
@@ -65,7 +65,7 @@ def _main() -> None:
                 answer = {"state": folding.state()}
             send(answers, answer)
         except RopewalkError as error:
-            send(answers, problem_of(error))
+            send(answers, {"problem": error.to_problem()})
 
 
 def _begin(question: dict[str, Any]) -> LocalFoldRunner:

@@ -22,7 +22,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import IO, Any, cast
 
-from ropewalk.errors import Invalid, RopewalkError, Unavailable
+from ropewalk.errors import Invalid, Unavailable
 from ropewalk.kernel import jcs
 from ropewalk.ledger.remote.messages import error_of
 from ropewalk.ledger.replay.guard import guarded
@@ -152,8 +152,3 @@ def receive(stream: IO[bytes]) -> dict[str, Any] | None:
         return None
     raw = stream.read(int.from_bytes(head, "big"))
     return cast("dict[str, Any]", jcs.parse(raw))
-
-
-def problem_of(error: RopewalkError) -> dict[str, Any]:
-    """Return the error that the other side raises."""
-    return {"problem": error.to_problem()}

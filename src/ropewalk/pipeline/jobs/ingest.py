@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ropewalk.pipeline.jobs.lag import write_lag
 from ropewalk.pipeline.source.git_logs import GitLogs
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.logs import Mode
-from ropewalk.pipeline.source.offsets import Offset, Point, Range
+from ropewalk.pipeline.source.offsets import Offset, Range
 from ropewalk.pipeline.source.query import Query, make_query
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.channel_state import (
@@ -111,7 +112,12 @@ class Ingest:
             while True:
                 at = self._at(manifests)
                 end = query.latest(at, self.rows_per_batch)
-                end = Offset({log: _lower(point, goal.at(log)) for log, point in end.points.items()})
+                end = Offset(
+                    {
+                        log: min(point, goal.at(log), key=attrgetter("position"))
+                        for log, point in end.points.items()
+                    }
+                )
                 if manifests and not self._ahead(at, end) and not self._faults_left(query, manifests):
                     break
                 manifest = self.write(query, end, manifests)
@@ -377,10 +383,6 @@ def _rows_in(path: Path) -> int:
     import pyarrow.parquet as pq
 
     return int(pq.read_metadata(path).num_rows)
-
-
-def _lower(one: Point, other: Point) -> Point:
-    return one if one.position <= other.position else other
 
 
 def _count(manifests: list[Manifest], table: str) -> int:

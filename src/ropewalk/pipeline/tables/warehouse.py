@@ -353,11 +353,7 @@ class Warehouse:
         for leftover in staged.glob(".*.crc"):  # Hadoop's own checksums; ours say more
             leftover.unlink()
         staged.rename(target)
-        return self.files_in(target)
-
-    def files_in(self, folder: Path) -> tuple[StoredFile, ...]:
-        """Return the Parquet files of a folder with their digests."""
-        return tuple(self._stored(path) for path in table_paths(folder))
+        return tuple(self._stored(path) for path in table_paths(target))
 
     def _stored(self, path: Path) -> StoredFile:
         import pyarrow.parquet as pq

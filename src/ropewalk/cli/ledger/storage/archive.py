@@ -17,7 +17,6 @@ from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    from ropewalk.kernel.report import Report
     from ropewalk.ledger.archive.drill import Drill
     from ropewalk.ledger.archive.write import ArchiveResult
 
@@ -268,11 +267,7 @@ def _drill_lines(done: Drill) -> list[str]:
         if name in done.facts
     ]
     return [
-        *_step_lines(done.report),
+        *(f"{MARKS[step.status]} {step.name:<28} {printable(step.detail)}" for step in done.report.steps),
         *roots,
         f"{verdict_name(done.report)}  {done.channel}  drill took {done.seconds_total:.1f} s ({parts})",
     ]
-
-
-def _step_lines(report: Report) -> list[str]:
-    return [f"{MARKS[step.status]} {step.name:<28} {printable(step.detail)}" for step in report.steps]
