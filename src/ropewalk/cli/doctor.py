@@ -55,7 +55,7 @@ def doctor(fix: bool) -> None:
     Exit 7 if something required is missing or broken.
     """
     fixed = list(_fixes()) if fix else []
-    checks = [*fixed, *_installation(), *_spark(), *_keys(), *_repository()]
+    checks = [*fixed, *_installation(), *_extras(), *_keys(), *_repository()]
     ok = all(check.status != "failed" for check in checks)
     emit(
         {"ok": ok, "checks": [check.to_json() for check in checks]},
@@ -109,7 +109,8 @@ def _loops() -> Step:
     )
 
 
-def _spark() -> Iterator[Step]:
+def _extras() -> Iterator[Step]:
+    from ropewalk.cli.server.serve import need_server
     from ropewalk.pipeline.launch.java import find_java
     from ropewalk.pipeline.launch.launch import require_spark
 
@@ -121,6 +122,11 @@ def _spark() -> Iterator[Step]:
         )
     except Unavailable as error:
         yield Step("spark", "not_checked", f"{error.detail}; only the pipeline needs it. {error.advice_now}")
+    try:
+        need_server()
+        yield Step("server", "passed", f"litestar {metadata.version('litestar')}")
+    except Unavailable as error:
+        yield Step("server", "not_checked", f"{error.detail}; only `serve` needs it. {error.advice_now}")
 
 
 def _keys() -> Iterator[Step]:

@@ -106,7 +106,7 @@ def test_doctor_is_content_with_this_installation(ropewalk):
     assert answer.code == 0, answer.json
     checks = {each["name"]: each for each in answer.json["checks"]}
     assert answer.json["ok"]
-    assert {"python", "blake3", "pygit2", "repository", "node key", "disk"} <= set(checks)
+    assert {"python", "blake3", "pygit2", "server", "repository", "node key", "disk"} <= set(checks)
 
 
 def test_doctor_finds_the_repository_by_environment_and_by_surroundings(ropewalk, tmp_path):

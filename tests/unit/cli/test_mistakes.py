@@ -81,6 +81,8 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "shiplog append --ns deploy --file home": (3, "Name a file in it."),
     "--repo nope.git shiplog ls": (3, "ropewalk init PATH"),
     "verify nope": (3, "no file nope"),
+    "verify shiplog/deploy": (3, "ropewalk verify --ns deploy"),
+    "shiplog read --ns refs/gatos/shiplog/deploy/head": (8, "Name the namespace alone: deploy"),
     "verify e.jsn": (3, "Did you mean e.json?"),
     "verify trust.json": (8, "Name it with --trust."),
     "verify two.txt": (8, "ropewalk verify --help"),

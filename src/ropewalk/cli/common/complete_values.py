@@ -115,6 +115,9 @@ def suggest_existing(ctx: click.Context, error: NotFound) -> str | None:
         names = _known(ctx, kind) if kind in VALUES else []
         if isinstance(typed, str) and typed not in names and (like := did_you_mean(typed, names)):
             return like
+    name = asked.get("name", "").removeprefix("shiplog/")
+    if error.detail.startswith("no file") and ctx.command.name == "verify" and name in _known(ctx, "ns"):
+        return f"It is a namespace: ropewalk verify --ns {name}"
     if error.detail.startswith("no file") and (folder := Path(asked.get("name", "")).parent).is_dir():
         files = islice(folder.iterdir(), COMPARED_FILES)
         return did_you_mean(asked.get("name", ""), [str(each) for each in files if each.is_file()])

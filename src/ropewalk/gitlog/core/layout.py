@@ -78,7 +78,13 @@ def check_namespace(name: str) -> str:
     if not NAMESPACE.fullmatch(name):
         if len(name) > 64:
             raise _invalid("namespace", name, f"{len(name)} characters; at most 64 are allowed")
-        raise _invalid("namespace", name, "it must match ^[a-z][a-z0-9._-]{0,63}$")
+        error = _invalid("namespace", name, "it must match ^[a-z][a-z0-9._-]{0,63}$")
+        short = re.fullmatch(
+            r"(?:refs/gatos/)?shiplog/([^/]+?)(?:/head)?", name
+        )  # a ref, or the name of the log
+        if short and NAMESPACE.fullmatch(short[1]):
+            error.advice_now = f"Name the namespace alone: {short[1]}"
+        raise error
     return _check_part("namespace", name, name)
 
 
