@@ -178,3 +178,43 @@ def test_keyed_appends_survive_kill_9(tmp_path):
     with open_repository(tmp_path / "log.git") as log:
         found = [event.payload["n"] for event in log.events("x")]
     assert sorted(found) == list(range(60))
+
+
+def exchange(server: Served, sent: bytes) -> bytes:
+    """Send bytes and return all that comes until the server closes the connection."""
+    found = b""
+    with (
+        socket.create_connection((server.host, server.port), LIMIT_S) as raw,
+        contextlib.suppress(ConnectionError),
+    ):
+        raw.sendall(sent)
+        while data := raw.recv(1 << 16):
+            found += data
+    return found
+
+
+HEAD = b"POST /api/v1/shiplog/odd/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n",
+        b"Connection: upgrade\r\nUpgrade: websocket\r\n",
+    ],
+)
+def test_append_that_asks_for_an_upgrade_is_served(server: Served, asked):
+    body = json.dumps(EVENT).encode()
+    last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    found = exchange(server, HEAD + asked + b"Content-Length: %d\r\n\r\n" % len(body) + body + last)
+    assert [each[:3] for each in found.split(b"HTTP/1.1 ")[1:]] == [b"201", b"200"]
+
+
+@pytest.mark.parametrize("flood", [b"2;" + b"x" * (4 << 20), b"2\r\n{}\r\n0\r\n" + b"A: b\r\n" * 700_000])
+def test_framing_of_chunks_is_bounded(server: Served, flood):
+    found = exchange(server, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + flood)
+    assert found == b"" or found.startswith(b"HTTP/1.1 431 ")  # the answer may be lost where we still send
+    small = b"".join(b"1\r\n%c\r\n" % each for each in b'{"type":"t","payload":{}}')
+    end = b"0\r\nTrailer: kept out\r\n\r\n"
+    close = b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert exchange(server, HEAD + close + small + end).startswith(b"HTTP/1.1 201 ")

@@ -7,6 +7,7 @@ import logging
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 import websockets.asyncio.server as sockets
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.exceptions import InvalidHandshake
@@ -28,6 +29,8 @@ from ropewalk.stream.serve.server import STREAM_PATH
 
 HANDSHAKE_S = 10.0
 HEAD_BYTES_MAX = 32 << 10
+FRAMING_BYTES_MAX = 512 << 10  # chunk extensions and trailers: the parser keeps them
+FRAMING_FACTOR = 9  # a body in chunks of one byte takes six bytes for each
 _journal = logging.getLogger("ropewalk.server")
 
 
@@ -72,6 +75,7 @@ class HttpConnection(HttpToolsProtocol):
     direct: DirectAppends | None
     _late: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _framing = 0  # bytes of the request that are neither head nor body, nor in proportion to the body
     _upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -90,21 +94,69 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         before = self.cycle
-        super().data_received(data)
+        self._framing += len(data)
+        self._feed(data)
         if self.cycle is before and not self._is_busy:  # still within the head of a request
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse_head()
         else:
             self._head_bytes = 0
+        if not (self._is_busy and self.cycle.more_body):
+            self._framing = 0
+        elif self._framing > FRAMING_BYTES_MAX:
+            self._refuse_head()
         if self._is_busy and not self.cycle.more_body:
             self._stop_timer()
         elif self._late is None:
             self._start_timer()
 
+    def _feed(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade as end:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._feed_without_upgrade(data[end.args[0] :])
+
+    def _feed_without_upgrade(self, rest: bytes) -> None:
+        """Serve a request for another protocol as HTTP/1.1, as RFC 9110 §7.8 allows; the parser has skipped its body.
+
+        HTTP clients of Java ask for HTTP/2 in this way by default.
+        """
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            return self.send_400_response("")
+        kept = [
+            each for each in self.headers if each[0] not in (b"upgrade", b"connection", b"http2-settings")
+        ]
+        if not self.parser.should_keep_alive():
+            kept.append((b"connection", b"close"))
+        lines = b"".join(b"%s: %s\r\n" % each for each in kept)
+        self.parser = httptools.HttpRequestParser(self)
+        return self._feed(b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, self.url, lines, rest))
+
+    def _should_upgrade(self) -> bool:
+        return self.parser.get_method() == b"GET" and super()._should_upgrade()
+
+    @property
+    def _is_fed_again(self) -> bool:
+        return bool(self.parser.should_upgrade()) and not self._should_upgrade()
+
+    def on_body(self, body: bytes) -> None:
+        self._framing = max(0, self._framing - FRAMING_FACTOR * len(body))
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             return self._refuse_head()
+        if self._is_fed_again:
+            return None
         # Behind another request it waits for its turn.
         found = None if self.direct is None or self._is_busy else self.direct.take(self)
         if found is None:
@@ -114,6 +166,8 @@ class HttpConnection(HttpToolsProtocol):
         return None
 
     def on_message_complete(self) -> None:
+        if self._is_fed_again:
+            return
         super().on_message_complete()
         cycle: object = self.cycle
         if isinstance(cycle, DirectAppend):
