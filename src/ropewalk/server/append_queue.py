@@ -125,9 +125,8 @@ class AppendQueue:
         lane = self._lanes.get(name)
         if lane is None:
             self._lanes[name] = _Lane([request])
-            asyncio.get_running_loop().call_soon(
-                self._begin, layout, topic
-            )  # after all who are ready in this turn
+            # After all who are ready in this turn.
+            asyncio.get_running_loop().call_soon(self._begin, layout, topic)
             return
         lane.waiting.append(request)
         if lane.timer is not None and len(lane.waiting) >= lane.expected:
@@ -276,11 +275,7 @@ class AppendQueue:
         return found
 
     def _plan(
-        self,
-        layout: Layout,
-        topic: str,
-        requests: Sequence[_Request],
-        missing: Sequence[tuple[int, int]],
+        self, layout: Layout, topic: str, requests: Sequence[_Request], missing: Sequence[tuple[int, int]]
     ) -> list[Draft]:
         line = self._log.lines.line(layout, topic, must_exist=False)
         last = line.span(line.count - 1, line.count)[0].ulid if line.count else None

@@ -115,9 +115,7 @@ class ServerNode:
         self.keys = await asyncio.to_thread(IdempotencyKeys, self.place.home / "server" / "idempotency")
         self.appends = AppendQueue(self.log, self.keys, waiting_max=self.settings.append_waiting_max)
         stream = NodeStream(
-            self.log,
-            server=partial(HostedStream, authenticator=self.auth),
-            source=NodeSource,
+            self.log, server=partial(HostedStream, authenticator=self.auth), source=NodeSource
         )
         self._stream = await stream.__aenter__()
         self.stream.catch_up = stream.catch_up

@@ -260,9 +260,8 @@ def _sse_part(text: str) -> tuple[str, bytes]:
     return kind, b"%sevent: %s\ndata: %s\n\n" % (front, kind.encode(), text.encode())
 
 
-_sse_cached = lru_cache(512)(
-    _sse_part
-)  # the same frame goes to many clients; parsing it for each held all up
+# The same frame goes to many clients; parsing it for each held all up.
+_sse_cached = lru_cache(512)(_sse_part)
 
 
 class EventStream:

@@ -81,11 +81,7 @@ def document(message: Incoming, stream: str, mark: str) -> dict[str, Any]:
 
 def refused(message: Incoming, stream: str, mark: str, error: Exception) -> dict[str, Any]:
     """Return the event that records that a message could not be taken in; it repeats nothing of the message."""
-    payload = {
-        "code": type(error).__name__,
-        "bytes": len(message.body),
-        "blake3": blake3(message.body).hex(),
-    }
+    payload = {"code": type(error).__name__, "bytes": len(message.body), "blake3": blake3(message.body).hex()}
     return {
         "ns": "",
         "type": REFUSED_TYPE,

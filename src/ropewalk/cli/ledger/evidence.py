@@ -18,12 +18,7 @@ from ropewalk.cli.ledger.evidence_report import (
     report_data,
     wrap,
 )
-from ropewalk.cli.ledger.key import (
-    check_fits,
-    given_proposal,
-    proposal_options,
-    reason_option,
-)
+from ropewalk.cli.ledger.key import check_fits, given_proposal, proposal_options, reason_option
 from ropewalk.cli.ledger.proposal import write_proposal
 from ropewalk.errors import Conflict, NotFound, Unverified
 from ropewalk.kernel.terminal_text import printable

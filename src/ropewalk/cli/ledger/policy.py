@@ -10,13 +10,7 @@ import click
 from ropewalk.cli.common.command import emit, group, parse_input
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, required
-from ropewalk.cli.ledger.key import (
-    WRITER_WAIT_S,
-    check_fits,
-    given_proposal,
-    proposal_options,
-    reason_option,
-)
+from ropewalk.cli.ledger.key import WRITER_WAIT_S, check_fits, given_proposal, proposal_options, reason_option
 from ropewalk.cli.ledger.proposal import write_proposal
 from ropewalk.kernel.terminal_text import printable
 

@@ -14,12 +14,7 @@ from ropewalk.errors import InvalidDigest, InvalidKey, InvalidNote, RopewalkErro
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 from ropewalk.kernel.multiformats import base64_decode, base64_encode
-from ropewalk.kernel.note.ml_dsa import (
-    ML_DSA_44,
-    ML_DSA_SIGNATURE_BYTES,
-    MlDsaPublicKey,
-    MlDsaSigningKey,
-)
+from ropewalk.kernel.note.ml_dsa import ML_DSA_44, ML_DSA_SIGNATURE_BYTES, MlDsaPublicKey, MlDsaSigningKey
 
 KEY_ID_BYTES = 4
 NAME_BYTES_MAX = 255  # of a witness and of a log, inside an ML-DSA-44 cosignature

@@ -246,8 +246,7 @@ def check_signature(record: BlockRecord, signers: Iterable[PublicKey] | None = N
         )
     if signers is not None and record.signer not in tuple(signers):
         raise SigInvalid(
-            f"block {record.height}: signer {record.signer.did()} is not trusted",
-            height=record.height,
+            f"block {record.height}: signer {record.signer.did()} is not trusted", height=record.height
         )
     try:
         record.signer.verify(Tag.BLOCK_SIGNATURE + record.header.encode(), record.signature.raw)

@@ -34,11 +34,7 @@ _MEANINGS = {
     "envelope_rules": "Every event by itself: signature, version, evidence, confidentiality.",
     "evidence": "Evidence of where and how something was made ends in a trusted root, as of the time of its block.",
 }
-_KINDS = {
-    "channel": "the channel's own key",
-    "witness": "a trusted witness",
-    "unknown": "unknown: ignored",
-}
+_KINDS = {"channel": "the channel's own key", "witness": "a trusted witness", "unknown": "unknown: ignored"}
 _BOX, _GAP, _STEP = 170, 24, 62
 _fill = partial(fill, "bundle")
 

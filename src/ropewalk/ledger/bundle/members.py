@@ -17,9 +17,8 @@ from ropewalk.ledger.bundle.manifest import BundleManifest, parse_manifest
 from ropewalk.ledger.bundle.manifest_fields import claimed_signer
 from ropewalk.ledger.bundle.tar import Member, TarReader
 
-MANIFEST_BYTES_MAX: Final = (
-    64 << 20
-)  # for a signer that the verifier names: a hundred thousand blocks take 36 MiB
+# For a signer that the verifier names: a hundred thousand blocks take 36 MiB.
+MANIFEST_BYTES_MAX: Final = 64 << 20
 MANIFEST_UNKNOWN_BYTES_MAX: Final = 16 << 20  # for any other signer with a valid signature
 MANIFEST_UNSIGNED_BYTES_MAX: Final = 1 << 20  # without a valid signature: read only to report further faults
 MANIFEST_RATIO_MAX: Final = (

@@ -182,10 +182,7 @@ def learn(raw: bytes, value: dict[str, Any], public_key: PublicKey, preimage: by
     if len(_moulds) >= _MOULDS_MAX:
         _moulds.clear()
     _moulds[cut.mould] = _Mould(
-        fields,
-        public_key,
-        (preimage[:one], preimage[one_end:two], preimage[two_end:]),
-        spans[0] < spans[1],
+        fields, public_key, (preimage[:one], preimage[one_end:two], preimage[two_end:]), spans[0] < spans[1]
     )
 
 

@@ -101,11 +101,7 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
     signed = len(envelope.fields["signature"]["signed_fields"])
     for name, rule, said in (
         ("payload_hash", rule_1_canonical_hash, f"payload {envelope.value['payload_hash'][:16]}…"),
-        (
-            "envelope_signature",
-            rule_2_signature_scope,
-            f"{signed} fields, by {envelope.public_key.did()}",
-        ),
+        ("envelope_signature", rule_2_signature_scope, f"{signed} fields, by {envelope.public_key.did()}"),
     ):
         finding = rule(envelope, Context())
         # A detached payload is proven by its hash alone; its bytes are not part of a proof.

@@ -24,10 +24,11 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
+# Probes and their like have no identity, and are not counted against one.
 OPEN_PATHS = {
     "/healthz",
     "/readyz",
-}  # probes and their like have no identity, and are not counted against one
+}
 KNOWN_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 SMALL_DIGITS = 6  # a Content-Length of fewer digits is a small body
 BODIES_BYTES_MAX = 256 << 20  # of large bodies under way, all clients together

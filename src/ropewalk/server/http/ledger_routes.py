@@ -53,9 +53,8 @@ BLOCK_BYTES = 4 << 20  # after which a page ends
 CHUNK_BYTES = 1 << 18
 BUNDLES_OPEN_MAX = 16
 LEFTOVER_AGE_MIN_S = 86_400.0
-_OPEN: WeakSet[BufferedReader] = (
-    WeakSet()
-)  # bundles being sent; one that no response holds any more is closed
+# Bundles being sent; one that no response holds any more is closed.
+_OPEN: WeakSet[BufferedReader] = WeakSet()
 From = Annotated[int, QueryParameter(name="from", description="First height.", ge=0)]
 To = Annotated[int | None, QueryParameter(name="to", description="Last height; default: the head.", ge=0)]
 
