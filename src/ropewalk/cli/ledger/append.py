@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ropewalk.cli.common.command import answer_line, command, emit, parse_input, say
-from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import flag, required
+from ropewalk.cli.ledger.channel import read_channel
 from ropewalk.errors import locate
 from ropewalk.kernel.terminal_text import printable
 
@@ -83,14 +83,13 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool, witnessed:
 def _sink(opened: OpenLog, channel: str, witnessed: bool, stack: ExitStack) -> EnvelopeSink:
     """Return what takes the envelopes: the channel, or the channel with its witnesses."""
     from ropewalk.cli.ledger.channel import channel_key
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.channel.witnessed import witness_gate
 
     if not witnessed and witness_gate(opened.channel.folder) is None:
         return opened.log
     from ropewalk.ledger.transparency.witnessing import WitnessClient, WitnessedLog
 
-    reading = stack.enter_context(open_channel(here().home, channel))
+    reading = stack.enter_context(read_channel(channel))
     return WitnessedLog(opened.log, WitnessClient(reading, channel_key(channel)))
 
 

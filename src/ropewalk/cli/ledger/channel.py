@@ -76,6 +76,13 @@ def channel_of(envelope: bytes, channel: str | None) -> AbstractContextManager[C
     return lookup.channel_of(here().home, envelope, channel)
 
 
+def read_channel(channel: str) -> Channel:
+    """Open a channel of the repository for reading."""
+    from ropewalk.ledger.channel.channel import open_channel
+
+    return open_channel(here().home, channel)
+
+
 def only_channel(channel: str | None) -> str:
     """Return the channel that was named, or the only one of the repository."""
     from ropewalk.ledger.channel.settings import channels
@@ -92,11 +99,10 @@ def only_channel(channel: str | None) -> str:
 
 def channel_keys(channel: str) -> tuple[SigningKey, ...]:
     """Return the channel's keys found on this machine, newest first, matched by public key and not by name."""
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.ingest.sealer import foreign_channel
     from ropewalk.ledger.keys.rotate import find_keys
 
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         key_history, name = reading.key_history(), reading.settings.key
     if len(key_history.validities) == 1:
         named = signing_key(name)  # the name recorded when the channel was created

@@ -10,7 +10,7 @@ import click
 from ropewalk.cli.common.command import MARKS, emit, group, parse_input, read_input, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, repeated, required
-from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys
+from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys, read_channel
 from ropewalk.cli.ledger.evidence_report import (
     collateral_options,
     provenance,
@@ -118,7 +118,6 @@ def set_(
     the channel, with fingerprints and date. If the policy requires approvals for `evidence`, give the same options with
     --propose, and again with --proposal and --approval.
     """
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.evidence.allowed import EvidenceAllowList
     from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text
     from ropewalk.ledger.evidence.rotation import propose_evidence, rotate_evidence
@@ -143,7 +142,7 @@ def set_(
     home = here().home
     act, signed = given_proposal(proposal, approvals)
     if act is None and (propose or reason):
-        with open_channel(home, channel) as reading:
+        with read_channel(channel) as reading:
             act = propose_evidence(reading, settings, reason=reason)
     if act is not None:
         check_fits(act, "evidence", channel)

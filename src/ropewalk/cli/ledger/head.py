@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from ropewalk.cli.common.command import command, emit
-from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, flag, option
-from ropewalk.cli.ledger.channel import channel_key
+from ropewalk.cli.ledger.channel import channel_key, read_channel
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
 
 
@@ -31,14 +30,13 @@ def head(channel: str, note: bool, host: str, old: int | None) -> None:
 
     With --old, print the body of a C2SP `add-checkpoint` request, for `witness cosign` and public witnesses.
     """
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.proof.proof import head_signer, signed_head
     from ropewalk.ledger.transparency.publish import header_tree
     from ropewalk.ledger.transparency.witness import WitnessRequest
 
     if old is not None and not note:
         raise click.UsageError("--old goes with --note")
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         found = reading.head()
         if note:
             size, root = reading.header_head()

@@ -11,7 +11,7 @@ import click
 from ropewalk.cli.common.command import command, emit, group, parse_input, say, write_result
 from ropewalk.cli.common.locations import here, key_folder, key_folders, signing_key
 from ropewalk.cli.common.options import channel_option, option, repeated, required, together
-from ropewalk.cli.ledger.channel import channel_keys, read_approvals
+from ropewalk.cli.ledger.channel import channel_keys, read_approvals, read_channel
 from ropewalk.cli.ledger.proposal import describe_proposal, named_keys, write_proposal
 from ropewalk.kernel.terminal_text import printable
 
@@ -49,11 +49,10 @@ def key() -> None:
 @channel_option
 def ls(channel: str) -> None:
     """List the keys of a channel with their validity, and other keys that the channel revokes."""
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.keys.rotate import key_lifetimes, key_notices, key_rows, revoked_rows
 
     now = time.time_ns()
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         rows, warnings = key_rows(reading, now), key_notices(reading, now)
         revoked = revoked_rows(reading)
         ends = [each.to_json() for each in key_lifetimes(reading, now)]
@@ -69,11 +68,10 @@ def ls(channel: str) -> None:
 @channel_option
 def show(channel: str) -> None:
     """Show the key changes of a channel in order, and who approved them."""
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.keys.statements import parse_key_statement
 
     acts: list[dict[str, Any]] = []
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         reading.key_history()  # raises if a key change is not valid
         for each in reading.key_proofs():
             said = parse_key_statement(each.envelope)
@@ -122,13 +120,12 @@ def rotate(
     """
     from ropewalk.bridge.governance.guard import require_ungoverned
     from ropewalk.errors import Conflict
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.keys.rotate import execute_act, propose_rotation
 
     if propose is None:
         require_ungoverned(here(), "key.rotate")
     home, new = here().home, signing_key(to)
-    with open_channel(home, channel) as reading:
+    with read_channel(channel) as reading:
         if reading.key_history().current.key == new.public:
             _follow(channel, (*channel_keys(channel), new))  # finish a rotation that was interrupted
             raise Conflict(

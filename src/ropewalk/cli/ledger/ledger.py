@@ -24,6 +24,7 @@ from ropewalk.cli.common.command import (
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
+from ropewalk.cli.ledger.channel import read_channel
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -228,18 +229,17 @@ def read(channel: str, start: int, end: int | None, cbor: bool) -> None:
     """
     from ropewalk.errors import NotFound, RopewalkError
     from ropewalk.ledger.block.block import Block
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.envelope.envelope import parse_stored, to_cbor
 
     if cbor:
-        with open_channel(here().home, channel) as reading:
+        with read_channel(channel) as reading:
             for block in reading.blocks(start, end):
                 for raw in block.envelopes:
                     sys.stdout.buffer.write(to_cbor(parse_stored(raw)))
             sys.stdout.buffer.flush()
         return
 
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         as_json, first = session().json, True
         write = sys.stdout.write
         if as_json:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from ropewalk.cli.common.command import command, write_result
-from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, required
+from ropewalk.cli.ledger.channel import read_channel
 
 
 @command(
@@ -46,9 +46,8 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
 def consistency(channel: str, old: int, new: int, output: str) -> None:
     """Write the consistency proof that a newer head extends an older one."""
     from ropewalk.errors import RangeExceeded
-    from ropewalk.ledger.channel.channel import open_channel
 
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         size = reading.head().height
         if not old <= new <= size:
             raise RangeExceeded(

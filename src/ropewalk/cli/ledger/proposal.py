@@ -8,6 +8,7 @@ from typing import Any
 
 from ropewalk.cli.common.command import write_result
 from ropewalk.cli.common.locations import here, key_folder
+from ropewalk.cli.ledger.channel import read_channel
 from ropewalk.kernel.terminal_text import printable
 
 WORDS = {
@@ -83,13 +84,12 @@ def named_keys(channel: str) -> dict[str, str]:
     """Return known keys by fingerprint: those of the channel, and the key files on this machine."""
     from ropewalk.disk import key_files
     from ropewalk.errors import RopewalkError
-    from ropewalk.ledger.channel.channel import open_channel
 
     found: dict[str, str] = {}
     folders = [key_folder()]
     with suppress(RopewalkError):  # approving needs neither the channel nor a repository
         folders.append(here().keys)
-        with open_channel(here().home, channel) as reading:
+        with read_channel(channel) as reading:
             found |= {
                 validity.key.identity().hex(): validity.key.did()
                 for validity in reading.key_history().validities

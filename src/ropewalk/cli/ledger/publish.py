@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from ropewalk.cli.common.command import command, emit, say, write_output
-from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, choice, option, required
-from ropewalk.cli.ledger.channel import channel_key
+from ropewalk.cli.ledger.channel import channel_key, read_channel
 
 DEFAULT_HOST = "ropewalk.invalid"
 
@@ -85,11 +84,10 @@ def tiles(channel: str, output: str, host: str) -> None:
     Also print the verifier key (vkey) of the log. Distribute it separately from the folder; any C2SP client can check
     the checkpoint with it.
     """
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.transparency.head_signers import list_names
     from ropewalk.ledger.transparency.publish import publish_tiles
 
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         done = publish_tiles(reading, channel_key(reading.settings.channel), host, Path(output))
     warn_default_host(host, channel)
     files = f"{done.written} files written, {done.kept} kept"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from ropewalk.cli.common.command import emit, group, say
-from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated
-from ropewalk.cli.ledger.channel import channel_key
+from ropewalk.cli.ledger.channel import channel_key, read_channel
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
 from ropewalk.kernel.terminal_text import printable
 
@@ -64,7 +63,6 @@ def set_(
     """
     from ropewalk.cli.common.note_keys import note_key
     from ropewalk.kernel import jcs
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.channel.settings import write_file
     from ropewalk.ledger.proof.proof import head_signer
     from ropewalk.ledger.transparency.witness_policy import SETTINGS, WitnessPolicy
@@ -72,7 +70,7 @@ def set_(
 
     if drop == bool(pairs):
         raise click.UsageError("give --witness URL=VKEY, or --none")
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         path = reading.folder / SETTINGS
     if drop:
         path.unlink(missing_ok=True)
@@ -102,10 +100,9 @@ def set_(
 def show(channel: str) -> None:
     """Show the witnesses of a channel, and the newest head with enough cosignatures."""
     from ropewalk.kernel.note.note import claimed_head
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.channel.witnessed import read_witness_policy, read_witnessed
 
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         policy, note = read_witness_policy(reading.folder), read_witnessed(reading.folder)
         height = reading.head().height
     size = 0 if note is None else claimed_head(note)[0].size
@@ -132,10 +129,9 @@ def send(channel: str) -> None:
 
     `ropewalk watch` and `ropewalk serve` do this in the background.
     """
-    from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.transparency.witnessing import WitnessClient
 
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         found = WitnessClient(reading, channel_key(channel)).collect(all_of_them=True)
     for failure in found.failures:
         say(failure)
