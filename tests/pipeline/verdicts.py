@@ -372,6 +372,16 @@ def make(path: str, raw: bytes | None = None) -> Callable[[World], None]:
     return act
 
 
+def other_channel(world: World) -> None:
+    """The whole log of another channel, which the same key began."""
+    ours, theirs = (world.place.home / "ledger" / name for name in ("ea.core", RULED))
+    for name in ("segments", "index"):
+        shutil.rmtree(ours / name)
+        shutil.copytree(theirs / name, ours / name)
+    for name in ("receipted", "keys.json"):
+        shutil.copy(theirs / name, ours / name)
+
+
 def other_evidence(world: World) -> None:
     """Settings of evidence that are not those that the channel recorded, where its key is."""
     home, settings = (
@@ -457,6 +467,7 @@ CASES: dict[str, Case] = {
     "no settings": Case(settings("channel.json", None), (RULES,)),
     "torn settings of the other": Case(settings("channel.json", b"{"), (RULES,)),
     "other signer": Case(other_signer, (RULES,), unseen=("bundle",)),
+    "log of another channel": Case(other_channel, (CORE,), unseen=("bundle",)),  # which names that channel
     "no key list": Case(settings("keys.json", None), (RULES,), unseen=("bundle", "replica")),
     "torn key list": Case(settings("keys.json", b"{"), (RULES,), unseen=("replica",)),
     "torn evidence settings": Case(settings("evidence.json", b"{"), (RULES,), unseen=("bundle", "replica")),

@@ -207,6 +207,14 @@ def test_what_a_bundle_says_of_itself_steers_neither_terminal_nor_page(ropewalk,
         assert all(each.isprintable() or each == "\n" for each in text)
 
 
+def test_bundle_must_be_of_the_named_channel(ropewalk, channel):
+    assert ropewalk("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "x.tar.zst").code == 0
+    verify = ("bundle", "verify", "x.tar.zst", "--trust", "trust.json", "--json", "--channel")
+    assert ropewalk(*verify, "audit").code == 0
+    refused = ropewalk(*verify, "other")
+    assert refused.code == 5 and refused.json["steps"][-1]["name"] == "channel"
+
+
 def test_a_bundle_is_not_written_to_a_file_called_dash(ropewalk, channel, tmp_path):
     answer = ropewalk("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "-")
     assert answer.code == 2 and not (tmp_path / "-").exists()

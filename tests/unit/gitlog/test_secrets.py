@@ -110,6 +110,12 @@ def test_a_refusal_says_where_and_which_kind_and_never_what(kind, text):
     assert not any(piece in problem for piece in text.split() if len(piece) > 9)
 
 
+def test_deep_json_in_a_token_is_no_crash():
+    """The first part of what looks like a JWT is parsed; it may be nested without end."""
+    head = urlsafe_b64encode(b'{"alg":' + b"[" * 60_000).decode().rstrip("=")
+    assert list(scan_text(f"{head}.eyJhbGciOiJub25l.{'a' * 20}")) == []
+
+
 def test_a_secret_that_is_a_key_is_not_shown_as_a_place():
     token = "ghp_" + mix(36)
     found = scan_json({"a": {token: {"b": token}}})

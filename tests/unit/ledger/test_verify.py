@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from functools import reduce
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.entry import join
 from ropewalk.ledger.block.block import GENESIS, Block, check_link, seal
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.ledger.channel.repair import find_damage
 from ropewalk.ledger.channel.segments.format import record_head
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.ingest.ports import IngestLimits
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import BlockSpan, Found, check_block, check_channel, to_report
+from ropewalk.ledger.transparency.publish import publish_tiles
 
 BLOCKS = chain_of_blocks(7)
 TRUST = Trust((NODE.public,), ())
@@ -160,6 +164,41 @@ def test_flipped_bytes_found_despite_checksums(home, flip_step):
             assert failure.fields["height"] in (record.height, record.height + 1)
         overwrite(path, start, raw[start:end])
     assert path.read_bytes() == raw
+
+
+def test_log_of_another_channel_is_refused(home, tmp_path):
+    """One key may seal several channels: nothing but the name in the blocks tells their logs apart."""
+    with opened(home, "ea.two") as ledger:
+        ledger.log.submit(observed(9).raw)
+    ours, theirs = (home / "ledger" / name for name in ("ea.core", "ea.two"))
+    for name in ("segments", "index"):
+        shutil.rmtree(ours / name)
+        shutil.copytree(theirs / name, ours / name)
+    shutil.copy(theirs / "receipted", ours / "receipted")
+    for deep in (False, True):
+        for report in (
+            verify_blocks(home, "ea.core", deep=deep),
+            verify_stored(home, "ea.core", deep=deep),
+            verify_stored(home, "ea.core", trust=Trust((NODE.public,), ()), deep=deep),
+        ):
+            failure = report.first_failure
+            assert failure is not None and 'got "ea.two"' in failure.detail
+    with pytest.raises(Damaged, match="blocks are of channel"):
+        opened(home)
+    with open_channel(home, "ea.core") as reading, pytest.raises(Damaged, match="blocks are of channel"):
+        publish_tiles(reading, NODE, "log.example", tmp_path / "tiles")
+    assert not (tmp_path / "tiles" / "checkpoint").exists()
+    assert any("ea.two" in each for each in find_damage(home, "ea.core").problems)
+    assert verify_stored(home, "ea.two", deep=True).ok
+
+
+@pytest.mark.parametrize("name", ["known.json", "keys.json", "repairs.json"])
+def test_deeply_nested_file_is_damage_and_no_crash(home, name):
+    (home / "ledger" / "ea.core" / name).write_bytes(b"[" * 100_000)
+    with pytest.raises(Damaged):
+        opened(home)
+    report = verify_stored(home, "ea.core")
+    assert report.first_failure is not None
 
 
 def test_a_reader_sees_what_is_whole_and_a_report_names_the_damage(home):

@@ -187,7 +187,9 @@ class Webhooks:
                 lines += read_file(self._folder / hook / name).splitlines()
         attempts: list[Any] = []
         for line in reversed(lines):
-            with contextlib.suppress(ValueError):  # the last line of a killed process may be cut
+            with contextlib.suppress(
+                ValueError, RecursionError
+            ):  # the last line of a killed process may be cut
                 attempts.append(json.loads(line))
             if len(attempts) == limit:
                 break
@@ -197,7 +199,7 @@ class Webhooks:
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             value = json.loads(read_file(path, FILE_BYTES_MAX))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Damaged(f"{path.name} of webhook {path.parent.name} cannot be read: {error}") from error
         if not isinstance(value, dict):
             raise Damaged(f"{path.name} of webhook {path.parent.name} must be a JSON object")

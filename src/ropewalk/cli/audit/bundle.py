@@ -192,6 +192,9 @@ def inspect(file: str) -> None:
     "Minimum number of named witnesses that must have signed an anchor.",
     type=click.IntRange(0),
 )
+@option(
+    "--channel", "C", "Channel that the bundle must be of; a trust file names keys, which may seal several."
+)
 @option("--report", "R.html", "Also write an HTML report.")
 @flag("--deep", "Also check every envelope: signature, version, evidence.")
 @option("--policy", "F", "Policy of the blocks: with --deep, also check every envelope against it.")
@@ -207,6 +210,7 @@ def verify(
     trust: str,
     witnesses: tuple[str, ...],
     threshold: int | None,
+    channel: str | None,
     report: str | None,
     deep: bool,
     policy: str | None,
@@ -220,6 +224,7 @@ def verify(
     from dataclasses import replace
 
     from ropewalk.cli.common.note_keys import note_keys
+    from ropewalk.kernel.report import Step
     from ropewalk.ledger.bundle.files import verify_bundle
     from ropewalk.ledger.bundle.html_report import render_report
     from ropewalk.ledger.bundle.zstd_file import UnpackLimits
@@ -232,7 +237,15 @@ def verify(
     limits = UnpackLimits() if max_bytes is None else UnpackLimits.said(max_bytes)
     rules = parse_input(policy, parse_policy) if policy is not None else None
     verdict = verify_bundle(Path(file), believed, deep=deep, policy=rules, threshold=threshold, limits=limits)
-    answer = verdict.report.accept(partly=allow_partly)
+    found = verdict.report
+    if channel is not None and verdict.manifest is not None:
+        is_it = verdict.manifest.channel == channel
+        said = f'the bundle is of channel "{verdict.manifest.channel}"'
+        step = Step(
+            "channel", "passed" if is_it else "failed", said if is_it else f'{said}, expected "{channel}"'
+        )
+        found = replace(found, steps=(*found.steps, step))
+    answer = found.accept(partly=allow_partly)
     if report is not None:
         source, anchors = Path(file).name, verdict.anchors
         page = render_report(

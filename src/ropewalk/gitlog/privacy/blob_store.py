@@ -148,7 +148,7 @@ class PrivateStore:
             return None
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, AttributeError, RecursionError) as error:
             raise Damaged(
                 f"{path} is no record of a sealed blob", reason=str(error), path=str(path)
             ) from error

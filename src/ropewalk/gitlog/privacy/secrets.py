@@ -212,7 +212,7 @@ def _is_jwt(match: re.Match[str]) -> bool:
     head = match[0].partition(".")[0]
     try:
         parsed = json.loads(urlsafe_b64decode(head + "=" * (-len(head) % 4)))
-    except (Base64Error, ValueError):
+    except (Base64Error, ValueError, RecursionError):
         return False
     return isinstance(parsed, dict) and "alg" in parsed
 

@@ -37,7 +37,7 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report, Status
-from ropewalk.ledger.block.block import Block, parse_record
+from ropewalk.ledger.block.block import Block, Header, parse_record
 from ropewalk.ledger.block.index_keys import derive
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.key_heights import note_height, read_heights
@@ -207,6 +207,7 @@ class Channel(Closing):
         trust, said = self.settings.trust(), self.key_proofs()
         key_history = KeyHistory(trust, policy=self.settings.policy)
         key_history.follow(said)
+        key_history.channel = self.settings.channel
         keys = tuple(validity.key for validity in key_history.validities)
         # The end of a key applies above its own block only; a date in a file applies everywhere, so it is not earlier.
         times = {each.record.height: each.record.header.timestamp_ns for each in said}
@@ -225,10 +226,22 @@ class Channel(Closing):
     def note_head(self, blocks: int, block_hash: bytes, source: str) -> None:
         """Record that a head was signed or archived: a log that ends below it is then an error.
 
-        If the folder is not writable, nothing is recorded: its writer has the mark.
+        If the folder is not writable, nothing is recorded: its writer has the mark. A log of another channel raises.
         """
+        self.check_own(parse_record(self.index.lines_of(blocks - 1, None)[0]).header)
         with contextlib.suppress(OSError):
             note_known(self.folder, KnownHead(blocks, block_hash.hex(), source))
+
+    def check_own(self, header: Header) -> None:
+        """Raise if a stored block belongs to another channel: one key may seal several."""
+        name = self.settings.channel
+        if header.channel != name:
+            raise Damaged(
+                f'channel {name}: its blocks are of channel "{header.channel}"',
+                height=header.height,
+                reason="another channel",
+                advice=repair_advice(name),
+            )
 
     def close(self) -> None:
         if self._index is not None:
@@ -316,7 +329,10 @@ class OpenLog(Closing):
         _open_logs.add(self)
 
     def _check_known(self) -> None:
-        """Raise unless the log holds the head that was last signed or archived; its length was checked before."""
+        """Raise unless the log is this channel's and has the head last signed or archived; its length was checked."""
+        last = self.writer.last_header()
+        if last is not None:
+            self.channel.check_own(last)
         known = read_known(self.channel.folder)
         if known is not None and self.index.block_hash(known.blocks - 1).hex() != known.block_hash:
             name = self.channel.settings.channel
@@ -481,6 +497,7 @@ def check_lines(
     blocks = watch(lines()) if watch is not None else lines()
     policy = settings.policy
     key_history = KeyHistory(trust, policy=policy, lenient=True)
+    key_history.channel = settings.channel
     if deep:
         with ThreadPool() as pool, Spill() as spill:
             seen = SeenEnvelopes(spill.table)

@@ -36,7 +36,7 @@ def read_heights(folder: Path) -> list[int]:
         return []
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path) from error
     heights = value.get("heights") if isinstance(value, dict) else None
     if value not in ({"version": 1, "heights": heights}, _document(heights)):

@@ -132,7 +132,7 @@ def _read(path: Path, what: str) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, what) from error
     if not isinstance(value, dict) or value.get("version") != 1:
         raise _damaged(path, what)

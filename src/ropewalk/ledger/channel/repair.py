@@ -167,10 +167,15 @@ class _Damaged:
         self._unreachable: Unavailable | None = None
 
     def describe(self) -> ChannelDamage:
-        whole = 0
+        whole, owner = 0, self.folder.name
         try:
             for record in self.segments.scan():
                 whole = record.height + 1
+                if record.height == 0:
+                    with contextlib.suppress(RopewalkError):  # no block is verified here
+                        owner = parse_record(record.lines[0]).header.channel
+            if owner != self.folder.name:
+                self.problems.append(f'its blocks are of channel "{owner}"')
         except RopewalkError as error:
             self.problems.append(error.detail)
             self._unreachable = error if isinstance(error, Unavailable) else None

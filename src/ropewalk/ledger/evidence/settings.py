@@ -76,6 +76,7 @@ def stored_trust(home: Path, channel: str) -> Trust:
             with contextlib.suppress(RopewalkError):
                 for proof in reading.each_key_proof():
                     key_history.follow((proof,))
+            key_history.channel = channel
             trust = replace(settings.trust(), key_history=key_history)
     if trust.key_history is not None:
         trust.key_history.complete = True

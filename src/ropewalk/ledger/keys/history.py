@@ -99,6 +99,7 @@ class KeyHistory:
 
     def __init__(self, trust: Trust | None, *, policy: Policy | None = None, lenient: bool = False) -> None:
         self._anybody, self._lenient = trust is None, lenient
+        self.channel: str | None = None  # if known, the one whose blocks are read: one key may seal several
         self.policies = PolicyHistory(policy)
         self.evidence_changes: list[
             tuple[int, bytes | None, bytes]

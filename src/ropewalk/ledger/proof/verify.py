@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from ropewalk.errors import RopewalkError, Unverified
+from ropewalk.errors import BrokenLink, RopewalkError, Unverified
 from ropewalk.kernel.entry import join
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents
@@ -161,6 +161,10 @@ def _look(
             blocks=1,
             envelopes=len(block.envelopes),
         )
+        if key_history.channel not in (None, header.channel):
+            raise BrokenLink(
+                f'block {height}: channel must be "{key_history.channel}", got "{header.channel}"'
+            )
         step = "block_hashes"
         ids = leaf_hashes(block.envelopes)
         check_contents(block, ids)

@@ -119,7 +119,7 @@ class Watch:
         empty: dict[str, Any] = {"version": 1, "channels": {}, "alerts": {}, "copies": []}
         try:
             found: Any = json.loads(self._folder.read(STATE))
-        except (NotFound, ValueError):  # it is made again from the channels
+        except (NotFound, ValueError, RecursionError):  # it is made again from the channels
             return empty
         return empty | found if isinstance(found, dict) and found.get("version") == 1 else empty
 

@@ -256,9 +256,10 @@ def read_jobs(folder: StateFolder) -> dict[str, dict[str, Any]]:
     """Return what is known of each job; nothing is known without a readable file: then all are due."""
     try:
         found: Any = json.loads(folder.read(STATE))
-    except (NotFound, ValueError):
+    except (NotFound, ValueError, RecursionError):
         return {}
-    return found["jobs"] if isinstance(found, dict) and found.get("version") == 1 else {}
+    jobs = found.get("jobs") if isinstance(found, dict) and found.get("version") == 1 else None
+    return jobs if isinstance(jobs, dict) else {}
 
 
 def _is_empty(home: Path, channel: str) -> bool:

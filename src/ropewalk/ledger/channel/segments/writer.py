@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ropewalk.disk.closing import Closing
 from ropewalk.disk.durable import Disk
-from ropewalk.errors import Damaged, HeadMoved, TooLarge, Unavailable
+from ropewalk.errors import Damaged, HeadMoved, RopewalkError, TooLarge, Unavailable
+from ropewalk.ledger.block.block import Header, parse_record
 from ropewalk.ledger.channel.losses import Repair, blocks_text, open_loss, read_repairs
 from ropewalk.ledger.channel.receipted import ReceiptMark, ReceiptMarkFile, make_mark, repair_advice
 from ropewalk.ledger.channel.segments.format import (
@@ -29,6 +30,7 @@ from ropewalk.ledger.channel.segments.reader import Segments
 
 SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may exceed it
 LOCK_POLL_S = 0.02
+HEADER_PEEK_BYTES = 4096  # most headers are shorter
 REWRITE_BYTES = 1 << 20  # written at a time
 LARGE_BYTES = 1 << 17  # from here on, one more copy costs more than one more call
 
@@ -129,6 +131,19 @@ class SegmentWriter(Segments, Closing):
             self._back_out(repr(error))
             raise
         return place
+
+    def last_header(self) -> Header | None:
+        """Return the header of the last block; None before the first, or if it cannot be parsed."""
+        if self._last is None:
+            return None
+        place, raw = self._last, b""
+        for size in (HEADER_PEEK_BYTES, self._last.length):
+            raw, end, _ = self.peek(place.segment, place.offset + ALIGN, size).partition(b"\n")
+            if end:
+                break
+        with contextlib.suppress(RopewalkError):  # damage is found by who verifies the block
+            return parse_record(raw).header
+        return None
 
     def sync(self) -> None:
         """Make everything appended durable, then set the mark: now receipts may be given.
