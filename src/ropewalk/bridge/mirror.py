@@ -287,7 +287,7 @@ class Mirror:
         )
 
     def _stands(self) -> bool:
-        """Whether all is as the last round left it: a log that was rewritten and accepted may lack what was copied."""
+        """Return whether all is as the last round left it: a log that was rewritten may lack what was copied."""
         line = self.target.line()
         for ulid, commit in self._stood:
             found = line.find(ulid)
@@ -363,7 +363,7 @@ def keep_mirroring(
 
 
 def _parse(name: str) -> tuple[Layout | None, str]:
-    """The layout and topic of a name, None and the channel for one of the ledger; names themselves are checked."""
+    """Return layout and topic of a name, None and the channel for one of the ledger; check the names themselves."""
     kind, colon, topic = name.partition(":")
     if not colon or kind not in (*KINDS, "channel"):
         advice = "Name the repository or the URL of a peer that has the topic, and --to gossip:NAME."
@@ -392,7 +392,7 @@ def _places(line: IndexedLog, first: int) -> Iterator[IndexedEntry]:
 def _batches(
     sources: Sequence[Iterator[EventCopy | RefusedCopy]],
 ) -> Iterator[tuple[list[EventCopy], RopewalkError | None]]:
-    """Copies of all sources in the order of their ULIDs, so many at a time; a refusal comes with what was before it."""
+    """Yield copies of all sources by their ULIDs, so many at a time; a refusal comes with what was before it."""
     merged = heapq.merge(*sources, key=lambda each: each.ulid)
     batch: list[EventCopy] = []
     size = 0

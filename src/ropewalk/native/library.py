@@ -43,7 +43,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """The library; None where it was not built, or is of another build."""
+    """Return the library; None where it was not built, or is of another build."""
     try:
         loaded = ctypes.CDLL(str(FILE))
         for name, (result, arguments) in _SIGNATURES.items():

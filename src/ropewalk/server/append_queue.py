@@ -83,7 +83,7 @@ class AppendQueue:
         key: KeyedRequest | None = None,
         size: int = 0,
     ) -> list[Outcome]:
-        """As `put`, for a coroutine: return the outcomes, or raise what refused all of them."""
+        """Put, for a coroutine: return the outcomes, or raise what refused all of them."""
         done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
         def answer(found: list[Outcome] | BaseException) -> None:

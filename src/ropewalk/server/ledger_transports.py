@@ -55,7 +55,7 @@ def ledger_server(node: ServerNode) -> LedgerServer | None:
 
 
 def rights_of(node: ServerNode, peer: Peer, channel: str) -> frozenset[str]:
-    """What a client may do in a channel, by the auth file as it is now; Denied for one that may do nothing there."""
+    """Return what a client may do in a channel, by the auth file as it is now; raise Denied if it may do nothing."""
     if node.draining:
         raise Unavailable("the server is stopping")
     shown = [peer.token.encode()] if peer.token is not None else []

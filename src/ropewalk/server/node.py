@@ -210,7 +210,7 @@ class ServerNode:
             self._reading -= 1
 
     async def read_long(self, act: Callable[..., T], *arguments: Any) -> T:
-        """As `read`, for what reads a whole log: a few threads of its own, so that short reads never wait for it."""
+        """Read a whole log, as `read` does, in a few other threads: short reads never wait for it."""
         if self._long >= LONG_WAITING_MAX:
             raise Unavailable(
                 f"{self._long} verifications and exports are under way",
@@ -277,7 +277,7 @@ class ServerNode:
             await asyncio.sleep(config.interval_s * (0.9 + random.random() / 5))  # noqa: S311 - jitter
 
     async def _look_after(self) -> None:
-        """Once a second: clients that were revoked, figures that change by themselves, keys that are old."""
+        """Look once a second after revoked clients, figures that change by themselves, and old keys."""
         last_drop_s = 0.0
         while True:
             await asyncio.sleep(TICK_S)

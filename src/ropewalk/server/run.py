@@ -202,7 +202,7 @@ def tls_context(paths: TlsPaths) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _signals(server: _Server, notify: Callable[[str], None]) -> Iterator[None]:
-    """Within, the first SIGTERM or SIGINT drains and the second ends the process."""
+    """Let, within, the first SIGTERM or SIGINT drain and the second end the process."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

@@ -14,7 +14,7 @@ _JOINTS = {
 
 
 def draw(rows: Iterable[tuple[str, Sequence[str], str]]) -> Iterator[str]:
-    """Lines for messages given as id, parents and label, children before parents.
+    """Yield lines for messages given as id, parents and label, children before parents.
 
     >>> print(*draw([("c", ["a", "b"], "c"), ("b", ["a"], "b"), ("a", [], "a")]), sep="\\n")
     ●  c
