@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sized
 from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
 import websockets.asyncio.server as sockets
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.exceptions import InvalidHandshake
 from websockets.http11 import Request, Response
@@ -29,6 +31,7 @@ from ropewalk.stream.serve.server import STREAM_PATH
 
 HANDSHAKE_S = 10.0
 HEAD_BYTES_MAX = 32 << 10
+PIPELINE_MAX = 1_024  # requests of a connection that wait for the answer to the one before
 FRAMING_BYTES_MAX = 512 << 10  # chunk extensions and trailers: the parser keeps them
 FRAMING_FACTOR = 9  # a body in chunks of one byte takes six bytes for each
 _journal = logging.getLogger("ropewalk.server")
@@ -67,6 +70,18 @@ class _OneWrite:
         return getattr(self.raw, name)
 
 
+class _Flow(FlowControl):
+    """Reading stays paused while requests that were sent ahead wait for their turn, else they pile up without limit."""
+
+    def __init__(self, transport: asyncio.Transport, pipeline: Sized) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        if not self._pipeline:
+            super().resume_reading()
+
+
 class HttpConnection(HttpToolsProtocol):
     """One HTTP connection. A client that is slow to send a request, or sends none, is dropped."""
 
@@ -77,10 +92,12 @@ class HttpConnection(HttpToolsProtocol):
     _head_bytes = 0
     _framing = 0  # bytes of the request that are neither head nor body, nor in proportion to the body
     _upgraded = False
+    _is_full = False  # more requests were sent ahead than are kept
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.transport = cast(asyncio.Transport, _OneWrite(transport, self.loop))
+        self.flow = _Flow(transport, self.pipeline)
         certificate = certificate_of(transport)
         if certificate is not None:
             self.app_state = {**self.app_state, "certificate": certificate}
@@ -150,12 +167,17 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._framing = max(0, self._framing - FRAMING_FACTOR * len(body))
-        super().on_body(body)
+        if not self._is_full:
+            super().on_body(body)
 
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             return self._refuse_head()
-        if self._is_fed_again:
+        if self._is_fed_again or self._is_full:
+            return None
+        if len(self.pipeline) >= PIPELINE_MAX:  # these are answered, and the connection is closed behind them
+            self.pipeline[0][0].keep_alive = False
+            self._is_full = True
             return None
         # Behind another request it waits for its turn.
         found = None if self.direct is None or self._is_busy else self.direct.take(self)
@@ -166,7 +188,7 @@ class HttpConnection(HttpToolsProtocol):
         return None
 
     def on_message_complete(self) -> None:
-        if self._is_fed_again:
+        if self._is_fed_again or self._is_full:
             return
         super().on_message_complete()
         cycle: object = self.cycle
