@@ -17,6 +17,9 @@ from tests.interop.test_serve import frame_of
 from tests.serving import Served, call, make, serving
 from tests.waiting import LIMIT_S, until
 
+from ropewalk.server.run import tls_context
+from ropewalk.server.settings import TlsPaths
+
 EVENT = {"type": "t", "payload": {"n": 1}}
 
 
@@ -166,7 +169,7 @@ def test_rate_limit_is_per_client(tmp_path):
         assert server("GET", "/channels", headers=bob).status == 200
 
 
-def certificate(name: str, issuer=None, *, is_ca: bool = False):
+def certificate(name: str, issuer=None, *, is_ca: bool = False, hours: int = 24):
     """A key and a certificate, signed by the issuer or by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
@@ -178,7 +181,7 @@ def certificate(name: str, issuer=None, *, is_ca: bool = False):
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(hours=hours))
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
     )
@@ -216,6 +219,12 @@ def test_client_certificate_is_an_identity(tmp_path):
         assert status(server, tmp_path, "ada") == 200
         assert status(server, tmp_path, "bob") == 401
         assert status(server, tmp_path, None) == 401
+
+
+def test_expired_certificate_is_reported(tmp_path, caplog):
+    save(tmp_path, "server", certificate("server", hours=-1))
+    tls_context(TlsPaths(tmp_path / "server.pem", tmp_path / "server.key"))
+    assert "server.pem expired on" in caplog.text
 
 
 def test_certificate_is_renewed_without_restart(tmp_path):

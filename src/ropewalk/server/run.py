@@ -10,9 +10,11 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import uvicorn
+from cryptography import x509
 
 from ropewalk.errors import Invalid, NotFound, RopewalkError, Usage
 from ropewalk.net.admission import connection_budget
@@ -197,6 +199,9 @@ def tls_context(paths: TlsPaths) -> ssl.SSLContext:
         raise Invalid(
             f"{paths.certificate}, {paths.key}: must be a PEM certificate with its unlocked key"
         ) from error
+    until = x509.load_pem_x509_certificate(paths.certificate.read_bytes()).not_valid_after_utc
+    if until < datetime.now(UTC):
+        _journal.warning("%s expired on %s: clients refuse it", paths.certificate, f"{until:%Y-%m-%d}")
     return context
 
 
