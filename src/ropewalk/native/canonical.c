@@ -21,9 +21,22 @@ static const uint8_t *wide(const uint8_t *at, const uint8_t *end) {
     return at + more + 1;
 }
 
+/* Whether eight bytes are all plain characters of a string: no quote, no escape, ASCII. */
+static int plain(const uint8_t *at) {
+    const uint64_t each = 0x0101010101010101u;
+    uint64_t word;
+    memcpy(&word, at, sizeof word);
+    const uint64_t quote = word ^ each * '"', escape = word ^ each * '\\';
+    return !((word | (word - each * 0x20) | (quote - each) | (escape - each)) & each * 0x80);
+}
+
 /* Past a string that begins behind its quote; a key has neither escapes nor characters beyond ASCII. */
 static const uint8_t *string(const uint8_t *at, const uint8_t *end, int key) {
     while (at && at < end) {
+        if (end - at >= 8 && plain(at)) {
+            at += 8;
+            continue;
+        }
         if (*at == '"') return at + 1;
         if (*at < 0x20) return NULL;
         if (*at >= 0x80) at = key ? NULL : wide(at, end);

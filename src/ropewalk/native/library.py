@@ -9,7 +9,7 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 
-VERSION = 8  # as NATIVE_VERSION in native.h
+VERSION = 9  # as NATIVE_VERSION in native.h
 FILE = Path(__file__).with_name("loops.lib")  # not `.so`: Python takes every such file for a module
 
 _u32, _u64, _bytes = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p

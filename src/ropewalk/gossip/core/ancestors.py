@@ -39,7 +39,9 @@ class FrontierCache:
 
     def get(self, links: list[Key], clock: int, make: Callable[[], list[Key]]) -> list[Key]:
         """Return the frontier of these links at a clock; `make` computes one that is not remembered."""
-        name = _digest(links), clock
+        raw = b"".join(links)
+        # Two links or fewer are their own name: no digest has the length of one link or of two.
+        name = raw if len(raw) <= 2 * KEY_BYTES else sha256(raw), clock
         known = self._known.get(name)
         if known is None:
             known = self._known[name] = make()
@@ -105,8 +107,7 @@ def index(
     """Write the links of one message."""
     lists = make_links(change, profile, profile.code.clock(key), parents, cache)
     for links in lists:
-        row = _SHARED + _digest(links)
-        if len(links) >= SHARED_LINKS_MIN and change.get(TABLE, row) is None:
+        if len(links) >= SHARED_LINKS_MIN and change.get(TABLE, row := _SHARED + _digest(links)) is None:
             change.put(TABLE, row, b"".join(links))
     change.put(TABLE, key, _encode_row(lists))
 
@@ -157,13 +158,16 @@ def _frontier(
     """Return the frontier in the order in which a walk meets it; v0.6 stores its links in that order."""
     clock_of = profile.code.clock
     known = set() if expanded is None else expanded
+    first = _fresh_links(view, key, (clock_of(key) - clock).bit_length() - 1, known)
+    if len(first) == 1 and clock_of(first[0]) <= clock:
+        return {first[0]: None}  # always so where messages form a chain
 
     def links(at: Key) -> Iterator[Key]:
         return iter(_fresh_links(view, at, (clock_of(at) - clock).bit_length() - 1, known))
 
     found: dict[Key, None] = {}
     seen = {key}
-    path = [links(key)]
+    path = [iter(first)]
     while path:
         link = next(path[-1], None)
         if link is None:
@@ -229,5 +233,7 @@ def _digest_of(raw: bytes) -> bytes:
 
 def _list_head(raw: bytes, at: int) -> tuple[int, int]:
     """Return how many items the list at `at` has, and where they begin."""
+    if raw[at] < 0x98:
+        return raw[at] - 0x80, at + 1
     size = _COUNT_BYTES.get(raw[at], 0)
     return (int.from_bytes(raw[at + 1 : at + 1 + size], "big") if size else raw[at] - 0x80), at + 1 + size

@@ -86,9 +86,18 @@ def parse_stored(raw: bytes, known_id: bytes | None = None) -> Envelope:
 
 def parse_run(raws: Sequence[bytes], known_ids: Sequence[bytes]) -> Iterator[Envelope]:
     """Yield what `parse_stored` returns for each of them; those of known templates are checked by one compiled loop."""
-    for raw, known_id, facts in zip(raws, known_ids, recast_all(raws), strict=True):
-        small = len(raw) <= INLINE_BYTES_MAX
-        yield _made(facts, known_id) if small and facts is not None else parse_stored(raw, known_id)
+    for raw, known_id, known in zip(raws, known_ids, recast_run(raws, known_ids), strict=True):
+        yield parse_stored(raw, known_id) if known is None else known
+
+
+def recast_run(raws: Sequence[bytes], known_ids: Sequence[bytes] | None = None) -> list[Envelope | None]:
+    """Return the envelopes whose templates are cached, checked by one compiled loop; None for all others."""
+    return [
+        _made(facts, LEDGER.leaf(raws[at]) if known_ids is None else known_ids[at])
+        if facts is not None and len(raws[at]) <= INLINE_BYTES_MAX
+        else None
+        for at, facts in enumerate(recast_all(raws))
+    ]
 
 
 def parse_cbor(raw: bytes) -> Envelope:

@@ -16,7 +16,7 @@ from ropewalk.kernel.group_commit import GroupCommit
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.block.block import Block, check_contents
-from ropewalk.ledger.envelope.envelope import parse_wire
+from ropewalk.ledger.envelope.envelope import parse_wire, recast_run
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import PendingHistory
 from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
@@ -170,11 +170,12 @@ class ChannelWriter:
             context = self._current_context()
             now_ns = self._now_ns()
             ended = self._lifetime_error(now_ns) if self.policy is not None else None
-            for ticket in arrivals:
+            run = recast_run([ticket.item for ticket in arrivals])
+            for ticket, known in zip(arrivals, run, strict=True):
                 if ticket.abandoned:
                     continue
                 try:
-                    envelope = parse_wire(ticket.item)
+                    envelope = parse_wire(ticket.item) if known is None else known
                     check_time(envelope, now_ns, self.limits)
                     if ended is not None and not is_key_statement(envelope):
                         raise ended
