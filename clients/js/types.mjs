@@ -15,6 +15,7 @@ function refType(ref, own) {
   const [id, place = ""] = ref.split("#");
   const base = id ? nameOfId.get(new URL(id, own.$id).href) : pascal(own.name);
   if (!base) throw new Error(`unknown reference ${ref} in ${own.name}`);
+  if (place.startsWith("/properties/")) return `${base}["${place.slice("/properties/".length)}"]`;
   return base + (place ? pascal(place.replace("/$defs/", "")) : "");
 }
 
