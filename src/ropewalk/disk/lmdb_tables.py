@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from struct import unpack
 from typing import Any, TypeVar
 
 import lmdb
@@ -26,6 +27,7 @@ T = TypeVar("T")
 MAP_BYTES_FIRST = 16 << 30  # addresses, not disk; the file has the size of what is in it
 MAP_BYTES_MAX = 16 << 40  # where growing stops: something else must be wrong
 READERS_MAX = 1024  # slots in the lock file, shared by all processes
+_COMMIT_AT = 144  # where a meta page has the number of its commit, on 64-bit machines
 READER_WAIT_S = 10.0  # how long growing waits for this process's readers
 
 
@@ -231,13 +233,28 @@ def _fill_up(env: Any, path: Path, tables: tuple[str, ...]) -> None:
     os.truncate(data, needed)
 
 
+def _check_meta_pages(env: Any, path: Path) -> None:
+    """Refuse a file whose two meta pages are not those of successive commits, under the writer's lock.
+
+    LMDB takes the page with the higher number: damage to that number would silently bring back an older state.
+    """
+    data, size = path / "data.mdb", env.stat()["psize"]
+    with data.open("rb") as file:
+        even, odd = (unpack("=Q", os.pread(file.fileno(), 8, page * size + _COMMIT_AT))[0] for page in (0, 1))
+    is_new = even == odd == 0
+    if not is_new and (even % 2 != 0 or abs(even - odd) != 1):
+        raise Damaged(f"{data} has meta pages of commits {even} and {odd}", reason="meta", advice=_RESTORE)
+
+
 def _open_tables(env: Any, path: Path, tables: tuple[str, ...], create: bool) -> dict[str, Any]:
-    """Return the tables, all made at once if they are not there and may be made."""
+    """Return the tables, all made at once if there is none yet and they may be made."""
     while True:
         try:
             with env.begin(write=True) as txn:
+                _check_meta_pages(env, path)
                 _fill_up(env, path, tables)
-                return {name: env.open_db(name.encode("ascii"), txn=txn, create=create) for name in tables}
+                new = create and not env.stat()["entries"]
+                return {name: env.open_db(name.encode("ascii"), txn=txn, create=new) for name in tables}
         except lmdb.NotFoundError as error:
             raise Damaged(f"{path} lacks a table: {error}", reason="tables", advice=_RESTORE) from error
         except lmdb.MapResizedError:

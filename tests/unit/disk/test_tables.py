@@ -244,7 +244,7 @@ def test_a_map_outgrown_or_full_while_it_is_opened_is_opened(tmp_path: Path, mon
         # Another process grows the map and fills it in just this moment.
         code = (
             "import lmdb, sys\n"
-            "env = lmdb.open(sys.argv[1], map_size=1 << 22, max_dbs=2)\n"
+            "env = lmdb.open(sys.argv[1], map_size=1 << 22, max_dbs=2)\nenv.open_db(b'two')\n"
             "with env.begin(write=True, db=env.open_db(b'one')) as txn: txn.put(b'k', bytes(1 << 20))\n"
         )
         subprocess.run([sys.executable, "-c", code, path], check=True)
@@ -330,6 +330,40 @@ def test_a_sound_file_that_lmdb_left_short_is_opened_as_it_is(tmp_path: Path):
     fill(again, b"comes")
     assert keys(again) == [b"comes", b"stays"]
     again.close()
+
+
+@pytest.mark.parametrize("lost", [range(144, 152), range(16, 4096), range(144, 145)])
+def test_a_damaged_meta_page_brings_no_old_state(tmp_path: Path, lost: range):
+    """LMDB would fall back to the commit before."""
+    tables = LmdbTables(tmp_path / "db", NAMES)
+    for number in range(5):
+        fill(tables, b"%d" % number)
+    tables.close()
+    data = tmp_path / "db" / "data.mdb"
+    sound = data.read_bytes()
+    for page in (0, 4096):
+        broken = bytearray(sound)
+        for at in lost:
+            broken[page + at] = 0
+        data.write_bytes(broken)
+        with pytest.raises(Damaged):
+            LmdbTables(tmp_path / "db", NAMES)
+    data.write_bytes(sound)
+    again = LmdbTables(tmp_path / "db", NAMES)
+    with again.read() as view:
+        assert len(list(view.scan("a"))) == 5
+    again.close()
+
+
+def test_tables_that_damage_hid_are_not_made_anew(tmp_path: Path):
+    tables = LmdbTables(tmp_path / "db", NAMES)
+    fill(tables, b"1")
+    tables.close()
+    data = tmp_path / "db" / "data.mdb"
+    stored = data.read_bytes()
+    data.write_bytes(stored.replace(b"\0\1\0a", b"\0\1\0z"))  # the name of a table, after its length
+    with pytest.raises(Damaged, match="lacks a table"):
+        LmdbTables(tmp_path / "db", NAMES)
 
 
 @pytest.mark.parametrize("where", ["file", "file/below"])
