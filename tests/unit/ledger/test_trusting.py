@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 from tests.unit.ledger import chips, quoting
-from tests.unit.ledger.archiving import archived
 from tests.unit.ledger.attesting import PCR0, Authority, attested, dsse, nitro, nitro_document
 from tests.unit.ledger.bundling import statuses, verdict
 from tests.unit.ledger.calling import make
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, observed, opened
-from tests.unit.ledger.quoting import revocations
 
-from ropewalk.errors import Damaged, Invalid, Unverified
-from ropewalk.ledger.archive.check import verify_archives
-from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.errors import Damaged, Invalid
 from ropewalk.ledger.block.find_forks import compare_bundles, compare_with_channel
 from ropewalk.ledger.block.fork import parse_fork, verify_fork
 from ropewalk.ledger.bundle.files import export_bundle
@@ -26,11 +22,10 @@ from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList
-from ropewalk.ledger.evidence.rotation import rotate_evidence
 from ropewalk.ledger.evidence.settings import channel_trust, read_evidence, write_evidence
 from ropewalk.ledger.evidence.trust import EvidenceSettings
 from ropewalk.ledger.proof.proof import verify_proof
-from ropewalk.ledger.proof.trust import FormerEvidence, Trust, parse_trust
+from ropewalk.ledger.proof.trust import Trust, parse_trust
 
 BUILDER = "https://builder.example/v1"
 BARE = Trust((NODE.public,), (NODE.public,))
@@ -158,70 +153,6 @@ def test_evidence_judged_at_time_of_its_block(tmp_path):
     with opened(late, now_ns=lambda: NOON_NS + 10 * 86_400 * 10**9) as ledger:
         ledger.log.submit(VENDOR.attest().raw)
     assert {got for got, _ in judged(late, trust, tmp_path / "..").values()} == {"failed"}
-
-
-@pytest.fixture
-def rotated(tmp_path):
-    """A channel with evidence under an old root, the change to another one, and evidence under that."""
-    home = channel_with(tmp_path / "home", VENDOR.attest())
-    write_evidence(home, "ea.core", EvidenceSettings((VENDOR.root.pem,), PINS))
-    rotate_evidence(
-        home, "ea.core", EvidenceSettings((STRANGER.root.pem,), PINS), (NODE,), now_ns=lambda: NOON_NS
-    )
-    return channel_with(home, STRANGER.attest())
-
-
-def test_evidence_is_judged_by_settings_of_its_time(rotated, tmp_path):
-    home = rotated
-    with opened(home) as ledger, pytest.raises(Unverified, match="root"):
-        ledger.log.submit(nitro(nitro_document(VENDOR.leaf, [VENDOR.root], nonce=b"2")).raw)
-    trust = channel_trust(home, "ea.core")
-    assert trust.former == (FormerEvidence(1, (VENDOR.root.pem,), PINS),)
-    assert parse_trust(trust.to_bytes()) == trust
-    assert {got for got, _ in judged(home, parse_trust(trust.to_bytes()), tmp_path).values()} == {"passed"}
-    assert statuses(verify_stored(home, "ea.core", deep=True))["evidence"] == "passed"
-    archived(home, tmp_path / "cold")
-    assert statuses(verify_archives(tmp_path / "cold" / "ea.core", deep=True))["evidence"] == "passed"
-    restore_channel(tmp_path / "cold", "ea.core", tmp_path / "new", trust=BARE)
-    assert statuses(verify_stored(tmp_path / "new", "ea.core", deep=True))["evidence"] == "passed"
-    (kept,) = (home / "ledger" / "ea.core" / "evidence").iterdir()
-    raw = kept.read_bytes()
-    kept.write_bytes(raw + b" ")
-    with pytest.raises(Damaged, match="another hash"):
-        channel_trust(home, "ea.core")
-    kept.unlink()  # then the settings in use judge everything
-    assert statuses(verify_stored(home, "ea.core", deep=True))["evidence"] == "failed"
-
-
-def test_former_evidence_ends_with_its_height(rotated, tmp_path):
-    trust = channel_trust(rotated, "ea.core")
-    early = replace(trust, former=(replace(trust.former[0], until=0),))
-    assert {got for got, _ in judged(rotated, early, tmp_path).values()} == {"passed"}
-    late = replace(trust, former=(replace(trust.former[0], until=2),))  # the second root begins too late
-    found = judged(rotated, late, tmp_path)
-    assert [found[each][0] for each in ("bundle", "proof", "channel")] == ["failed", "passed", "failed"]
-    revoked = revocations(VENDOR.root, VENDOR.leaf)  # which became known later, with an earlier date
-    known = replace(trust, evidence=replace(PINS, crls=(revoked,)))
-    for got, detail in judged(rotated, known, tmp_path).values():
-        assert got == "failed" and "was revoked" in detail
-
-
-@pytest.mark.parametrize(
-    "former",
-    [
-        {},
-        [{"until": 1, "roots": []}],
-        [{"until": -1, "roots": [], "evidence": {}}],
-        [{"until": True, "roots": [], "evidence": {}}],
-        [{"until": 1, "roots": [], "evidence": {}}] * 2,
-        [{"until": 1, "roots": ["x"], "evidence": {}}],
-        [{"until": 1, "roots": [], "evidence": {"x": 1}}],
-    ],
-)
-def test_former_evidence_is_read_strictly(former):
-    value = {**json.loads(BARE.to_bytes()), "former_evidence": former}
-    with pytest.raises(Invalid, match="trust file"):
-        parse_trust(json.dumps(value).encode())
 
 
 def test_a_trust_file_with_roots_is_consulted_without_deep_too(tmp_path):

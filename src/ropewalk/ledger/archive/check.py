@@ -11,7 +11,6 @@ Restoring runs the same check and writes the blocks that passed.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,10 +37,9 @@ from ropewalk.ledger.archive.manifest import (
 )
 from ropewalk.ledger.bundle.manifest_fields import claimed_signer
 from ropewalk.ledger.evidence.recheck import EVIDENCE, EvidenceTally
-from ropewalk.ledger.evidence.settings import former_evidence
 from ropewalk.ledger.ingest.thread_pool import ThreadPool
 from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
-from ropewalk.ledger.proof.trust import FormerEvidence, Trust
+from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import Fault, SeenEnvelopes, check_channel, to_report
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.rules.policy import Policy, parse_policy
@@ -354,20 +352,7 @@ def _own_trust(found: list[ArchiveFolder], settings: dict[str, bytes]) -> Trust:
         evidence = parse_evidence_settings(settings["evidence.json"])
     except RopewalkError:
         return trust
-    return replace(trust, roots=evidence.roots, evidence=evidence.pins, former=_former(found, trust))
-
-
-def _former(found: list[ArchiveFolder], trust: Trust) -> tuple[FormerEvidence, ...]:
-    """Return the evidence settings that were replaced, as far as the archives hold them."""
-    key_history = KeyHistory(trust, lenient=True)
-
-    def kept(name: str) -> bytes | None:
-        return next((read_small(one.path / name) for one in found if (one.path / name).is_file()), None)
-
-    with contextlib.suppress(RopewalkError):  # the checks that follow find faults
-        key_history.follow(parse_key_proofs(jcs.parse(read_small(found[-1].path / KEY_PROOFS))))
-        return former_evidence(key_history.evidence_changes, kept)
-    return ()
+    return replace(trust, roots=evidence.roots, evidence=evidence.pins)
 
 
 def _first_signer(settings: dict[str, bytes]) -> PublicKey | None:

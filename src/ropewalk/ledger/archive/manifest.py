@@ -34,7 +34,7 @@ ARCHIVE_MANIFEST_BYTES_MAX: Final = 4 << 20  # three times the size for so many 
 ARCHIVE_BLOCKS_MAX: Final = 16_384  # the manifest of so many is a megabyte; a longer range is split
 
 _FORM: Final = ManifestForm("archive manifest", "Take this archive from another copy; it cannot be repaired.")
-_KEPT: Final = re.compile(r"(?:fork-(?:0|[1-9][0-9]{0,19})-[0-9a-f]{16}|settings-[0-9a-f]{64})\.json")
+_FORK: Final = re.compile(r"fork-(?:0|[1-9][0-9]{0,19})-[0-9a-f]{16}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def is_archived_name(name: str) -> bool:
     >>> is_archived_name("policy.json"), is_archived_name("../policy.json")
     (True, False)
     """
-    return name in (BLOCKS, KEY_PROOFS) or name in SETTINGS or _KEPT.fullmatch(name) is not None
+    return name in (BLOCKS, KEY_PROOFS) or name in SETTINGS or _FORK.fullmatch(name) is not None
 
 
 def sign_manifest(raw: bytes, key: SigningKey) -> bytes:

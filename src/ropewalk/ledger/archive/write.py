@@ -308,8 +308,8 @@ def _settings(folder: Path) -> dict[str, bytes]:
 
 
 def _forks(folder: Path, carried: set[str]) -> dict[str, bytes]:
-    """Return both sides of every known fork and replaced evidence settings, unless an archive has them."""
-    found = sorted((folder / "evidence").glob("*-*.json"))
+    """Return both sides of every known fork, unless an archive has them."""
+    found = sorted((folder / "evidence").glob("fork-*.json"))
     return {
         path.name: read_small(path)
         for path in found

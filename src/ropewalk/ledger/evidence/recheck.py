@@ -2,8 +2,7 @@
 
 The block's time is used, not today's, because certificates of enclaves are valid for hours and a verdict must be the
 same in ten years. The verifier's trust file names what is trusted; without roots or allowed values only the binding is
-checked. Settings that the channel has replaced (`Trust.former`) judge the blocks of their time, with today's revocation
-lists.
+checked.
 """
 
 from __future__ import annotations
@@ -42,32 +41,22 @@ class EvidenceTally:
     def __init__(self, trust: Trust | None) -> None:
         self._sealers = trust.block_signers if trust is not None else ()
         self._revoked = {each.key: each.since_ns for each in trust.revocations} if trust is not None else {}
-        self._believed: EvidenceTrust | None = None
-        self._former: tuple[tuple[int, EvidenceTrust], ...] = ()
+        self._believed = None
         self._pinned = trust is not None and trust.evidence is not None
         if trust is not None and trust.judges_evidence:
             # Certificates are read with a large library, which only those who need it should load.
             from ropewalk.ledger.evidence.trust import EvidenceTrust
 
             try:
-                now = self._believed = EvidenceTrust.of(trust.roots, trust.evidence)
-                former = [(each.until, EvidenceTrust.of(each.roots, each.pins)) for each in trust.former]
-                self._former = tuple(
-                    (until, replace(old, crls=(*old.crls, *now.crls))) for until, old in former
-                )
+                self._believed = EvidenceTrust.of(trust.roots, trust.evidence)
             except Invalid as error:
                 raise Invalid(f"trust file: {error.detail}", advice=error.advice_now) from error
         self._mutex = threading.Lock()
         self._counts: dict[Status, int] = {"passed": 0, "failed": 0, "not_checked": 0}
         self._first: dict[Status, tuple[int, int, str]] = {}
 
-    def judge(
-        self, envelope: Envelope, at_ns: int, nonce: bytes | None = None, *, height: int | None = None
-    ) -> tuple[Status, str]:
-        """Return whether an envelope's evidence holds at a time, for a nonce if one was asked for; count nothing.
-
-        `height` is that of its block, if it is sealed: settings that were replaced later apply there.
-        """
+    def judge(self, envelope: Envelope, at_ns: int, nonce: bytes | None = None) -> tuple[Status, str]:
+        """Return whether an envelope's evidence holds at a time, for a nonce if one was asked for; count nothing."""
         if "attestation_evidence" not in envelope.value:
             status, detail = check_binding(envelope)
             if nonce is not None:
@@ -75,12 +64,11 @@ class EvidenceTally:
             return status, detail or "it carries no evidence"
         if envelope.event_type == SNAPSHOT_TYPE and envelope.public_key in self._sealers:
             return self._judge_snapshot(envelope, at_ns, nonce)
-        believed = self._believed_at(height)
-        if believed is not None:
+        if self._believed is not None:
             from ropewalk.ledger.evidence.verify import check_evidence
 
-            status, detail = check_evidence(envelope, believed, at_ns, nonce=nonce)
-            return self._still(status, detail, envelope, believed, at_ns)
+            status, detail = check_evidence(envelope, self._believed, at_ns, nonce=nonce)
+            return self._still(status, detail, envelope, self._believed, at_ns)
         status, detail = check_binding(envelope)
         if status == "failed":
             return status, detail
@@ -94,7 +82,7 @@ class EvidenceTally:
         """Judge the evidence of an envelope, if it has any."""
         if "attestation_evidence" not in envelope.value:
             return
-        status, detail = self.judge(envelope, at_ns, height=height)
+        status, detail = self.judge(envelope, at_ns)
         self.count(status, detail, height, index)
 
     def look_into(self, height: int, lines: Sequence[bytes]) -> None:
@@ -119,8 +107,7 @@ class EvidenceTally:
     def _judge_header(self, header: Header) -> tuple[Status, str]:
         from ropewalk.ledger.evidence.snark import check_header_proof
 
-        believed = self._believed_at(header.height)
-        keys = believed.snark_keys if believed is not None else {}
+        keys = self._believed.snark_keys if self._believed is not None else {}
         return check_header_proof(header.integrity_proof, header.merkle_root, keys)
 
     def failures(self, lines: Sequence[bytes]) -> dict[int, str]:
@@ -135,8 +122,7 @@ class EvidenceTally:
             if _HINT not in raw:
                 continue
             with suppress(RopewalkError):  # what cannot be read is left to those who verify the block itself
-                header = parse_record(lines[0]).header
-                status, detail = self.judge(parse_stored(raw), header.timestamp_ns, height=header.height)
+                status, detail = self.judge(parse_stored(raw), parse_record(lines[0]).header.timestamp_ns)
                 if status == "failed":
                     found[index] = detail
         return found
@@ -170,10 +156,6 @@ class EvidenceTally:
                 # A trust file without pins leaves open whose evidence it is; one with pins requires a verdict.
                 return Step(EVIDENCE, status, text, facts, "required" if self._pinned else "optional")
         return Step(EVIDENCE, "passed", f"{total} pieces hold")
-
-    def _believed_at(self, height: int | None) -> EvidenceTrust | None:
-        former = (each for until, each in self._former if height is not None and height <= until)
-        return next(former, self._believed)
 
     def _still(
         self, status: Status, detail: str, envelope: Envelope, trust: EvidenceTrust, at_ns: int

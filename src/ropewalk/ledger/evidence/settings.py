@@ -1,33 +1,29 @@
 """Whose evidence a channel believes: its evidence.json, written, read, and put into trust files.
 
-<home>/ledger/<channel>/evidence.json                    roots, keys, builders and measurements; without it only the
-                                                         binding is judged
-<home>/ledger/<channel>/evidence/settings-<blake3>.json  those that were replaced: they judge the blocks of their time
+<home>/ledger/<channel>/evidence.json   roots, keys, builders and measurements; without it only the binding is judged
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable
-from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.report import Step
 from ropewalk.ledger.channel.channel import Channel, evidence_hash
 from ropewalk.ledger.channel.settings import FOLDER, channels, read_settings
 from ropewalk.ledger.keys.history import KeyHistory
-from ropewalk.ledger.proof.trust import FormerEvidence, Trust
+from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.versions.lifecycle import seals_channel
 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.trust import EvidenceSettings
 
-NAME, FORMER = "evidence.json", "evidence"
+NAME = "evidence.json"
 
 # Certificates are read with a large library, which only channels with evidence should load: hence the late imports.
 
@@ -48,14 +44,13 @@ def read_evidence(home: Path, channel: str) -> EvidenceSettings | None:
 
 
 def write_evidence(home: Path, channel: str, settings: EvidenceSettings) -> Path:
-    """Say whom a channel believes from now on, and keep the settings before. Open writers go on as they began."""
+    """Say whom a channel believes from now on. Writers that are open already go on as they began."""
     from ropewalk.ledger.evidence.trust import parse_evidence_settings
 
     read_settings(home, channel)
     path, raw = home / FOLDER / channel / NAME, settings.to_bytes()
     parse_evidence_settings(raw)
     try:
-        _keep_former(path, raw)
         Disk().replace(path, raw, mode=0o600)
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
@@ -82,68 +77,20 @@ def stored_trust(home: Path, channel: str) -> Trust:
         trust.key_history.complete = True
     if trust.policy_hash is not None and any(channel == companion(each) for each in channels(home)):
         trust = replace(trust, policy_hash=None)  # snapshots have no policy
-    return _with_evidence(home, channel, trust)
+    return _with_evidence(trust, read_evidence(home, channel))
 
 
 def channel_trust(home: Path, channel: str) -> Trust:
     """Return what a verifier must believe to accept this channel, its evidence included."""
     with Channel(home, channel) as reading:
         trust = reading.trust()
-    return _with_evidence(home, channel, trust)
+    return _with_evidence(trust, read_evidence(home, channel))
 
 
-def _with_evidence(home: Path, channel: str, trust: Trust) -> Trust:
-    evidence, folder = read_evidence(home, channel), home / FOLDER / channel / FORMER
+def _with_evidence(trust: Trust, evidence: EvidenceSettings | None) -> Trust:
     if evidence is None:
         return trust
-
-    def kept(name: str) -> bytes | None:
-        with contextlib.suppress(FileNotFoundError):
-            return (folder / name).read_bytes()
-        return None
-
-    changes = [] if trust.key_history is None else trust.key_history.evidence_changes
-    former = former_evidence(changes, kept)
-    return replace(trust, roots=evidence.roots, evidence=evidence.pins, former=former)
-
-
-def _keep_former(path: Path, new: bytes) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        raw = path.read_bytes()
-        if raw != new:
-            Disk().make_directories(path.parent / FORMER)
-            Disk().replace(path.parent / FORMER / former_name(blake3(raw)), raw, mode=0o600)
-
-
-def former_name(digest: bytes) -> str:
-    """Return the file name of settings that were replaced."""
-    return f"settings-{digest.hex()}.json"
-
-
-def former_evidence(
-    changes: Iterable[tuple[int, bytes | None, bytes]], kept: Callable[[str], bytes | None]
-) -> tuple[FormerEvidence, ...]:
-    """Return the replaced settings that a channel recorded and that were kept; `kept` reads a file by its name.
-
-    The hash in the channel decides whether a file is the right one. Settings that are not kept are left out: then the
-    next ones judge the blocks of their time, as before settings were kept.
-    """
-    from ropewalk.ledger.evidence.trust import parse_evidence_settings
-
-    found: list[FormerEvidence] = []
-    for height, old, _ in changes:
-        raw = None if old is None else kept(former_name(old))
-        if raw is None:
-            continue
-        if blake3(raw) != old:
-            raise Damaged(
-                f"{former_name(blake3(raw))} has another hash in its name",
-                reason="evidence",
-                advice="Restore the file, or remove it: then the settings in use judge those blocks.",
-            )
-        settings = parse_evidence_settings(raw)
-        found.append(FormerEvidence(height, settings.roots, settings.pins))
-    return tuple(found)
+    return replace(trust, roots=evidence.roots, evidence=evidence.pins)
 
 
 def evidence_settings_step(home: Path, channel: str) -> Step | None:

@@ -101,9 +101,7 @@ class KeyHistory:
         self._anybody, self._lenient = trust is None, lenient
         self.channel: str | None = None  # if known, the one whose blocks are read: one key may seal several
         self.policies = PolicyHistory(policy)
-        self.evidence_changes: list[
-            tuple[int, bytes | None, bytes]
-        ] = []  # heights, old and new settings by hash
+        self.evidence: bytes | None = None  # the hash of the evidence settings that the channel recorded last
         self._validities: dict[PublicKey, KeyValidity] = {}
         self._statements: dict[int, bytes] = {}
         self._begun = self._leads = self._vouched = False
@@ -140,11 +138,6 @@ class KeyHistory:
                 validity for validity in reversed(self._validities.values()) if validity.successor is None
             )
         return self._current
-
-    @property
-    def evidence(self) -> bytes | None:
-        """The hash of the evidence settings that the channel recorded last."""
-        return self.evidence_changes[-1][2] if self.evidence_changes else None
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -248,8 +241,7 @@ class KeyHistory:
             if said.act.act == "policy":
                 self.policies.rotated(record.height, said.act.old_hash, check_policy_rotation(said, record))
             else:
-                assert said.act.new_hash is not None  # it was parsed so
-                self.evidence_changes.append((record.height, said.act.old_hash, said.act.new_hash))
+                self.evidence = said.act.new_hash
         else:
             self._apply(said.act, record.height)
         self._statements[record.height] = record.hash

@@ -1,8 +1,7 @@
 """Trust files: which keys may seal blocks and bundles, which policy is expected, whose evidence is trusted.
 
     {"version":1, "block_signers":[{identity}…], "bundle_signers":[{identity}…], "policy_hash":"<hex>"|null,
-     "roots":["<PEM>"…], "evidence":{pins}, "witnesses":["<vkey>"…], "revocations":[{"key","since","reason"}…],
-     "former_evidence":[{"until":height, "roots":["<PEM>"…], "evidence":{pins}}…]}
+     "roots":["<PEM>"…], "evidence":{pins}, "witnesses":["<vkey>"…], "revocations":[{"key","since","reason"}…]}
 
 An identity is `{"identity_type","public_key"}`, as we write it, or the text of a did:key, as reports name it. One that
 seals blocks may have `since` and `until`: its signatures outside that time are not trusted.
@@ -10,9 +9,7 @@ seals blocks may have `since` and `until`: its signatures outside that time are 
 `evidence` is optional. Roots alone name who must have signed evidence; `evidence` also names the builder
 and the measurement (`allowed` has its form). `witnesses` is optional: keys that
 sign the heads of channels, in C2SP's text form, in addition to the block signers. `revocations` is optional: keys whose
-signatures are not trusted since a date. `former_evidence` is optional, lowest height first: what was trusted for the
-evidence in blocks up to a height, before the channel changed its settings. `names` is optional: what reports call a
-did:key; it grants no trust.
+signatures are not trusted since a date. `names` is optional: what reports call a did:key; it grants no trust.
 """
 
 from __future__ import annotations
@@ -41,24 +38,10 @@ if TYPE_CHECKING:
 
 TRUST_BYTES_MAX = 4 << 20  # a thousand roots, or ten thousand revocations
 _MEMBERS = {"block_signers", "bundle_signers", "policy_hash", "roots"}
-_OPTIONAL = {"evidence", "former_evidence", "witnesses", "revocations", "names"}
+_OPTIONAL = {"evidence", "witnesses", "revocations", "names"}
 NAME_CHARS_MAX = 80
-FORMER_MAX = 1_024  # a change of roots a week for twenty years
 _FORM = StrictForm("trust file", "Make one with `ropewalk ledger trust --channel C -o TRUST.json`.")
 _wrong = _FORM.wrong
-
-
-@dataclass(frozen=True, slots=True)
-class FormerEvidence:
-    """What was trusted for evidence in blocks up to a height, above the one before it."""
-
-    until: int
-    roots: tuple[str, ...]
-    pins: EvidenceAllowList
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its item in a trust file."""
-        return {"until": self.until, "roots": list(self.roots), "evidence": self.pins.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +65,6 @@ class Trust:
     revocations: tuple[Revocation, ...] = ()
     key_history: KeyHistory | None = field(default=None, compare=False, repr=False)
     names: Mapping[str, str] = field(default_factory=dict)
-    former: tuple[FormerEvidence, ...] = ()
 
     @property
     def judges_evidence(self) -> bool:
@@ -100,8 +82,6 @@ class Trust:
         }
         if self.evidence is not None:
             value["evidence"] = self.evidence.to_json()
-        if self.former:
-            value["former_evidence"] = [each.to_json() for each in self.former]
         if self.witnesses:
             value["witnesses"] = [witness.to_text() for witness in self.witnesses]
         if self.revocations:
@@ -146,10 +126,6 @@ class Trust:
             lines += self.evidence.explain()
         elif self.roots:
             lines.append("no builder and no measurement: the origin of evidence stays unchecked")
-        lines += [
-            f"evidence up to block {each.until} by former settings; roots: {len(each.roots)}"
-            for each in self.former
-        ]
         if not self.judges_evidence:
             lines.append("no evidence: evidence stays unchecked")
         lines += [f"heads signed by witness {each.to_text()}" for each in self.witnesses]
@@ -168,21 +144,22 @@ def parse_trust(raw: bytes) -> Trust:
     """
     expected = "version, block_signers, bundle_signers, policy_hash and roots"
     value = _FORM.members(jcs.parse(raw, bytes_max=TRUST_BYTES_MAX), _MEMBERS, expected, _OPTIONAL)
-    policy = hash_from_hex(value["policy_hash"])
+    policy, roots = hash_from_hex(value["policy_hash"]), value["roots"]
     if policy is None and value["policy_hash"] is not None:
         raise _wrong("policy_hash must be 64 lowercase hex digits or null")
+    if not isinstance(roots, list) or not all(isinstance(root, str) and "BEGIN" in root for root in roots):
+        raise _wrong("roots must be certificates in PEM")
     signers, limits = parse_dated_identities(value["block_signers"], "block_signers", _wrong)
     return Trust(
         signers,
         parse_identities(value["bundle_signers"], "bundle_signers", _wrong),
         policy,
-        _roots(value["roots"]),
+        tuple(str(root) for root in roots),
         parse_allow_list(value["evidence"], _wrong) if "evidence" in value else None,
         _witnesses(value.get("witnesses", [])),
         limits,
         parse_revocations(value.get("revocations", []), _wrong),
         names=_names(value.get("names", {})),
-        former=_former(value.get("former_evidence", [])),
     )
 
 
@@ -201,26 +178,6 @@ def parse_witnesses(raw: bytes) -> tuple[Verifier, ...]:
     if not found:
         raise InvalidKey("no witness key found; expected one NAME+ID+KEY per line")
     return found
-
-
-def _roots(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(root, str) and "BEGIN" in root for root in value):
-        raise _wrong("roots must be certificates in PEM")
-    return tuple(value)
-
-
-def _former(value: Any) -> tuple[FormerEvidence, ...]:
-    if not isinstance(value, list) or len(value) > FORMER_MAX:
-        raise _wrong(f"former_evidence must be a list of at most {FORMER_MAX} items")
-    found: list[FormerEvidence] = []
-    for each in value:
-        if not isinstance(each, dict) or each.keys() != {"until", "roots", "evidence"}:
-            raise _wrong("former_evidence: each item must have until, roots and evidence")
-        until = each["until"]
-        if type(until) is not int or until <= (found[-1].until if found else -1):
-            raise _wrong("former_evidence must be sorted by its heights, without duplicates")
-        found.append(FormerEvidence(until, _roots(each["roots"]), parse_allow_list(each["evidence"], _wrong)))
-    return tuple(found)
 
 
 def _names(value: Any) -> dict[str, str]:

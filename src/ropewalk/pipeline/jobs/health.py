@@ -140,7 +140,7 @@ def measure(
                 part.mismatches += 1
             if "attestation_evidence" in value:
                 where = f"block {block.height}, envelope {index}"
-                _look(part, parse_stored(raw), where, judges, block, is_recent=is_recent)
+                _look(part, parse_stored(raw), where, judges, sealed_ns, is_recent=is_recent)
     return [
         _told(channel, domain, version, part, judges, now_ns, freshness_s, window_s)
         for (domain, version), part in sorted(parts.items())
@@ -148,11 +148,10 @@ def measure(
 
 
 def _look(
-    part: _Part, envelope: Envelope, where: str, judges: EvidenceTally, block: Block, *, is_recent: bool
+    part: _Part, envelope: Envelope, where: str, judges: EvidenceTally, sealed_ns: int, *, is_recent: bool
 ) -> None:
     part.attested += 1
-    sealed_ns = block.header.timestamp_ns
-    status, detail = judges.judge(envelope, sealed_ns, height=block.height)
+    status, detail = judges.judge(envelope, sealed_ns)
     if is_recent:
         part.count(status, where, detail)
     # An author may date evidence ahead; it is no younger than the block that holds it.

@@ -85,7 +85,7 @@ class ChannelSignals:
             part["mismatches"].append([sealed_ns, f"{where}: names another policy"])
         if "attestation_evidence" not in value:
             return
-        status, detail = judges.judge(envelope, sealed_ns, height=block.height)
+        status, detail = judges.judge(envelope, sealed_ns)
         name = {"passed": "passed", "failed": "failed"}.get(status, "unknown")
         part[name].append([sealed_ns, f"{where}: {detail}"])
         # An author may date evidence ahead; it is no younger than the block that holds it.
