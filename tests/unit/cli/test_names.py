@@ -53,6 +53,13 @@ def test_an_environment_no_event_names_is_not_found(log):
     assert log("shiplog", "current", "--env", "prod", "--json").json == {"current": []}
 
 
+def test_environments_are_those_of_deployments(log):
+    append(log, "notes")
+    assert log("shiplog", "run", "--ns", "web", "--service", "web", "--env", "prod", "--", "true").code == 0
+    answer = log("shiplog", "current", "--env", "elsewhere")
+    assert answer.code == 3 and "The environments are: prod\n" in answer.err
+
+
 def test_in_an_empty_log_no_environment_is_wrong(log):
     answer = log("shiplog", "current", "--env", "prod", "--json")
     assert (answer.code, answer.json) == (0, {"current": []})

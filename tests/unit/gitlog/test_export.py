@@ -39,6 +39,18 @@ def test_an_event_carries_its_ulid_content_id_and_envelope(log):
     assert entry.problems == () and entry.trailer["what"]["service"] == "prod"
 
 
+def test_export_invents_no_person_and_no_service(log):
+    log.append("prod", {"type": "a", "payload": {"service": "web"}}, trailer={"who": {"name": "Jane"}})
+    log.append("prod", {"type": "a", "payload": {"service": 7}})
+    export_to_compat(log, "prod")
+    named, plain = entries(log)
+    assert named.problems == plain.problems == ()
+    assert (named.trailer["who"], named.trailer["what"]["service"]) == ({"name": "Jane", "email": ""}, "web")
+    author = plain.commit.author
+    assert plain.trailer["who"] == {"name": author.name, "email": author.mail}
+    assert plain.trailer["what"]["service"] == "prod"  # the bash tool demands one
+
+
 def test_a_second_export_adds_nothing_and_a_longer_log_only_what_is_new(log):
     log.append("prod", {"type": "a", "payload": {}})
     export_to_compat(log, "prod")

@@ -61,7 +61,7 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
         floor = since_ms(since, log.now_ms()) if since else 0
         logs = [_newest_first(log, ns, floor) for ns in namespaces or log.topics()]
         both = merge(*logs, key=lambda row: row["ulid"], reverse=True)
-        known: set[str] = set()
+        known: dict[str, bool] = {}
         rows = list(islice(_of_env(both, env, known), limit))
         if not rows and since is None:
             _check_env(env, known)
@@ -84,7 +84,7 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
     from ropewalk.gitlog.repository.deployments import current_rows
 
     with opened() as log, suggesting_names(log, SHIPLOG):
-        known: set[str] = set()
+        known: dict[str, bool] = {}
         found = (row for ns in namespaces or log.topics() for row in _newest_first(log, ns, 0))
         rows = current_rows(_of_env(found, env, known))
         _check_env(env, known)
@@ -107,29 +107,35 @@ def _advise_pull(log: GitRepository) -> None:
         say(advice)
 
 
-def _of_env(rows: Iterable[dict[str, Any]], env: str | None, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one environment, or all; collect the names of environments in `known`."""
+def _of_env(
+    rows: Iterable[dict[str, Any]], env: str | None, known: dict[str, bool]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one environment, or all; `known` gets each environment and whether it has deployments."""
     for row in rows:
-        known.add(row["env"])
+        known[row["env"]] = known.get(row["env"], False) or _is_deployment(row)
         if env in (None, row["env"]):
             yield row
 
 
-def _check_env(env: str | None, known: set[str]) -> None:
+def _check_env(env: str | None, known: dict[str, bool]) -> None:
     """Raise if no event names this environment but others are named: it is probably a typo."""
     if env is not None and known and env not in known:
+        # The trailer of any other event has its namespace there.
+        names = sorted(name for name, is_used in known.items() if is_used) or sorted(known)
         raise NotFound(
             f"no event names the environment {env!r}",
-            advice=did_you_mean(env, sorted(known))
-            or f"The environments are: {', '.join(sorted(known)[:SHOWN_MAX])}",
+            advice=did_you_mean(env, names) or f"The environments are: {', '.join(names[:SHOWN_MAX])}",
             env=env,
         )
 
 
 def _outcome(row: dict[str, Any]) -> str:
     """Return the status of a deployment; other events have none, although S0's trailer demands one."""
-    is_deployment = row["service"] or row["type"].startswith("deployment.")
-    return (is_deployment and row["status"]) or "-"
+    return (_is_deployment(row) and row["status"]) or "-"
+
+
+def _is_deployment(row: dict[str, Any]) -> bool:
+    return bool(row["service"]) or row["type"].startswith("deployment.")
 
 
 def _words(value: Any) -> str:

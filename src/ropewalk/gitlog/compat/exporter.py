@@ -253,11 +253,13 @@ def _compat_trailer(
         "version": 1,
         "env": env,
         "ts": found["ts"] if isinstance(found.get("ts"), str) and found["ts"] else ts,
-        "who": {"name": commit.author.name, "email": commit.author.mail, **who},
+        "who": {"name": "", "email": "", **who}
+        if who
+        else {"name": commit.author.name, "email": commit.author.mail},
         "what": {
             "artifact": None,
             **what,
-            "service": what.get("service") or event.topic,
+            "service": what.get("service") or _named_service(event.payload) or event.topic,
             "repo_head": repo_head,
         },
         "where": {"region": None, "cluster": None, "namespace": env, **where, "env": env},
@@ -273,6 +275,12 @@ def _compat_trailer(
     }
     plain: dict[str, Any] = _plain(trailer)
     return plain
+
+
+def _named_service(payload: Mapping[str, Any]) -> str | None:
+    """Return the service that an event without a deployment's trailer names in its payload."""
+    name = payload.get("service")
+    return name if isinstance(name, str) else None
 
 
 def _move_anchor(repo: Journals, topic: str, journal: _Journal, report: ExportReport) -> None:
