@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64decode
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.backends.openssl.backend import Backend
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
 
 from ropewalk.disk import key_files
-from ropewalk.errors import InvalidKey, InvalidNote, RopewalkError, SigInvalid
+from ropewalk.errors import InvalidKey, InvalidNote, SigInvalid, Unavailable
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.key import SignatureType, Signer, Verifier
@@ -83,9 +85,11 @@ def test_ml_dsa_cosignature_binds_name_and_time():
     ):
         with pytest.raises(SigInvalid):
             verifier.verify(text, raw)
-    for odd in ("no head\n", HEAD.to_text().replace("\n7\n", "\n07\n")):
-        with pytest.raises(RopewalkError):
-            WITNESS.verifier.verify(odd, signature)
+    far = SignedHead("l" * 300, 7, HEAD.root).to_text()
+    for odd in ("no head\n", HEAD.to_text().replace("\n7\n", "\n07\n"), far):
+        for raw in (signature, b"junk"):
+            with pytest.raises(SigInvalid):
+                WITNESS.verifier.verify(odd, raw)
 
 
 def test_ml_dsa_keys_keep_their_text_form_and_place(tmp_path):
@@ -100,9 +104,10 @@ def test_ml_dsa_keys_keep_their_text_form_and_place(tmp_path):
     for wrong in (lambda: MlDsaPublicKey(bytes(32)), lambda: MlDsaSigningKey(bytes(31)).public):
         with pytest.raises(InvalidKey):
             wrong()
-    long = Signer("w" * 256, WITNESS.key, SignatureType.ML_DSA_44)
+    with pytest.raises(InvalidKey, match="255 bytes"):
+        Signer("w" * 256, WITNESS.key, SignatureType.ML_DSA_44)
     with pytest.raises(InvalidNote, match="255 bytes"):
-        cosigned(witness=long)
+        WITNESS.cosign(SignedHead("l" * 256, 7, HEAD.root).to_text(), TIME_S)
     made = key_files.make(tmp_path, "w", "ml-dsa-44", b"w" * 32)
     assert made.public is None and key_files.ls(tmp_path) == [made]
     assert key_files.load_cosigning(tmp_path, "w") == WITNESS.key
@@ -111,3 +116,19 @@ def test_ml_dsa_keys_keep_their_text_form_and_place(tmp_path):
     assert "7777" not in repr(WITNESS.key)
     key_files.protect(tmp_path, "w", b"four words at least")
     assert key_files.read(tmp_path, "w").protection == "passphrase"
+
+
+@pytest.mark.parametrize("lacks", ["module", "backend"])
+def test_ml_dsa_missing_is_unavailable(monkeypatch, lacks):
+    signature = WITNESS.cosign(HEAD.to_text(), TIME_S)
+    if lacks == "module":
+        monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.mldsa", None)
+    else:
+        monkeypatch.setattr(Backend, "mldsa_supported", lambda self: False)
+    for act in (
+        lambda: WITNESS.verifier.verify(HEAD.to_text(), signature),
+        lambda: MlDsaSigningKey(b"w" * 32).public,
+        lambda: MlDsaSigningKey(b"w" * 32).sign(b"rope"),
+    ):
+        with pytest.raises(Unavailable, match="no ML-DSA-44"):
+            act()

@@ -273,6 +273,10 @@ def test_witnesses_count_once_each_under_one_head_or_several(channel, tmp_path):
     once = anchored(channel, tmp_path / "once.tar.zst", 0, 4, note)
     assert step(once, trust, threshold=1).status == "passed"
     assert "1 of 2 witnesses named" in step(once, trust, threshold=2).detail
+    newer = Signer(WITNESS.name, second.key, SignatureType.COSIGNATURE)
+    both = anchored(channel, tmp_path / "both.tar.zst", 0, 4, seen(seen(head(channel)), newer))
+    trust = replace(TRUST, witnesses=(WITNESS.verifier, newer.verifier))
+    assert "1 of 1 witnesses named" in step(both, trust, threshold=2).detail
 
 
 def test_a_threshold_is_not_met_by_what_could_not_be_read(channel, tmp_path):

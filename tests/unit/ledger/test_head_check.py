@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from base64 import b64encode
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from tests.unit.ledger.making import NODE
 from ropewalk.errors import Damaged, InvalidNote, NotFound, RangeExceeded
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 from ropewalk.kernel.note.note import SignatureType, SignedHead, Signer, Verifier, cosign_head, sign_head
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.head_check import HeadTrust, TreeSource, verify_head
@@ -134,6 +136,27 @@ def test_a_witness_counts_once_under_two_names_and_the_log_not_at_all():
     report = look(raw, named(WITNESS, alias, itself, threshold=2))
     assert statuses(report)["witnesses"] == "failed"
     assert detail(report, "witnesses").startswith("1 of 1 named")
+
+
+def test_two_keys_of_one_name_are_one_witness():
+    newer = Signer(WITNESS.name, MlDsaSigningKey(b"w" * 32), SignatureType.ML_DSA_44)
+    raw = cosign_head(cosign_head(SmallLog(4).head(), newer, NOW_S), WITNESS, NOW_S)
+    report = look(raw, named(WITNESS, newer, threshold=2))
+    assert statuses(report)["witnesses"] == "failed"
+    assert detail(report, "witnesses").startswith("1 of 1 named")
+    both = cosign_head(raw, SECOND, NOW_S)
+    assert statuses(look(both, named(WITNESS, newer, SECOND, threshold=2)))["witnesses"] == "passed"
+    assert "3 must have signed" in detail(look(both, named(WITNESS, newer, SECOND, threshold=3)), "witnesses")
+
+
+def test_junk_of_a_witness_is_a_failed_step():
+    newer = Signer("w.example", MlDsaSigningKey(b"w" * 32), SignatureType.ML_DSA_44)
+    origin = "l" * 300
+    log = Signer(origin, LOG.key)
+    line = b"\xe2\x80\x94 w.example " + b64encode(newer.verifier.key_id + b"junk") + b"\n"
+    trust = HeadTrust(keys=(log.verifier,), witnesses=(newer.verifier,), threshold=1)
+    report = look(SmallLog(4).head(4, log, origin) + line, trust)
+    assert statuses(report)["log_signature"] == "passed" and statuses(report)["witnesses"] == "failed"
 
 
 def test_a_cosignature_over_another_head_fails():

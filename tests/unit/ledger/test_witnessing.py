@@ -25,8 +25,9 @@ from ropewalk.ledger.transparency.witness_policy import (
     cosignature_line,
     cosignatures,
     parse_witness_policy,
+    signature_lines,
 )
-from ropewalk.ledger.transparency.witnessing import WitnessClient
+from ropewalk.ledger.transparency.witnessing import WitnessClient, WitnessedHead
 from ropewalk.net.http_post import HttpAnswer
 
 HOST = ("--host", "log.example")
@@ -261,6 +262,21 @@ def test_witness_line_of_the_log_itself_counts_for_nothing():
     twice = Signer("two.example", WITNESS.key, SignatureType.COSIGNATURE)
     both = cosign_head(cosign_head(note, WITNESS, 1), twice, 1)
     assert len(cosignatures(both, LOG.verifier, [WITNESS.verifier, twice.verifier])) == 1
+
+
+def test_two_keys_of_one_name_are_one_cosigner():
+    newer = Signer(WITNESS.name, MlDsaSigningKey(b"w" * 32), SignatureType.ML_DSA_44)
+    note = cosign_head(cosign_head(SmallLog(3).head(), WITNESS, 1), newer, 1)
+    keys = [WITNESS.verifier, newer.verifier]
+    assert len(cosignatures(note, LOG.verifier, keys)) == 1
+    lines = signature_lines(note, keys)
+    assert len(lines) == 2 and WitnessedHead(note, 3, lines, 1).is_enough
+    with pytest.raises(Unavailable, match="1 of 2 cosignatures"):
+        WitnessedHead(note, 3, lines, 2).require()
+    pairs = tuple((f"http://{key.type}", key) for key in keys)
+    assert WitnessPolicy("h", pairs, 1).threshold == 1
+    with pytest.raises(Invalid, match="between 1 and 1 witnesses"):
+        WitnessPolicy("h", pairs, 2)
 
 
 def test_cosignature_line_takes_only_the_witness():

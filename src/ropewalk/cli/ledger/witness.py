@@ -59,13 +59,13 @@ def set_(
 ) -> None:
     """Set the witnesses of a channel. Give the printed vkey of the log to each of them (`witness add`).
 
-    All are asked at once; a head is witnessed with N cosignatures of different keys.
+    All are asked at once; a head is witnessed with N cosignatures of different names and keys.
     """
     from ropewalk.cli.common.note_keys import note_key
     from ropewalk.kernel import jcs
     from ropewalk.ledger.channel.settings import write_file
     from ropewalk.ledger.proof.proof import head_signer
-    from ropewalk.ledger.transparency.witness_policy import SETTINGS, WitnessPolicy
+    from ropewalk.ledger.transparency.witness_policy import SETTINGS, WitnessPolicy, distinct_witnesses
     from ropewalk.net.http_post import check_url
 
     if drop == bool(pairs):
@@ -83,14 +83,15 @@ def set_(
             raise click.UsageError(f"--witness must be URL=VKEY, got {printable(pair, 80)!r}")
         named.append((check_url(url), note_key(vkey)))
     vkey = head_signer(host, channel, channel_key(channel)).verifier.to_text()
+    many = len(distinct_witnesses(key for _, key in named))
     policy = WitnessPolicy(
-        host, tuple(named), threshold or len(named), max_unwitnessed if fail == "closed" else None
+        host, tuple(named), threshold or many, max_unwitnessed if fail == "closed" else None
     )
     write_file(path, jcs.encode(policy.to_json()))
     warn_default_host(host, channel)
     emit(
         {"channel": channel, **policy.to_json(), "vkey": vkey},
-        f"ok  {channel}  {policy.threshold} of {len(named)} witnesses, fail {fail}\n"
+        f"ok  {channel}  {policy.threshold} of {many} witnesses, fail {fail}\n"
         f"each witness needs the vkey {vkey}",
     )
 

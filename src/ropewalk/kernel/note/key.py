@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ropewalk.errors import InvalidDigest, InvalidKey, InvalidNote, RopewalkError, SigInvalid
+from ropewalk.errors import InvalidDigest, InvalidKey, InvalidNote, RopewalkError, SigInvalid, Unavailable
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SIGNATURE_BYTES, PublicKey, SigningKey
 from ropewalk.kernel.multiformats import base64_decode, base64_encode
@@ -75,6 +75,8 @@ class Verifier:
         alg = ML_DSA_44 if self.type == SignatureType.ML_DSA_44 else "ed25519"
         if self.key.alg != alg:
             raise InvalidKey(f"notes are signed with {alg}, not {self.key.alg}", alg=self.key.alg)
+        if alg == ML_DSA_44 and len(self.name.encode()) > NAME_BYTES_MAX:
+            raise InvalidKey(f"name of an {alg} key must have at most {NAME_BYTES_MAX} bytes")
 
     @property
     def key_id(self) -> bytes:
@@ -110,16 +112,17 @@ class Verifier:
         >>> signer.verifier.verify("hello\\n", signer.sign("hello\\n")) is None
         True
         """
-        if self.type == SignatureType.ED25519:
-            time_s, message = None, text.encode()
-        else:
-            time_s = int.from_bytes(signature[:_TIME_BYTES], "big")
-            signature, message = signature[_TIME_BYTES:], self._cosigned(text, time_s)
+        time_s = None
+        if self.type.cosigns:
+            time_s, signature = int.from_bytes(signature[:_TIME_BYTES], "big"), signature[_TIME_BYTES:]
         size = ML_DSA_SIGNATURE_BYTES if self.type == SignatureType.ML_DSA_44 else SIGNATURE_BYTES
         if len(signature) != size or (time_s or 0) > TIME_MAX:
             raise SigInvalid(f'signature of "{self.name}" is not of the kind its key makes', name=self.name)
         try:
+            message = text.encode() if time_s is None else self._cosigned(text, time_s)
             self.key.verify(message, signature)
+        except Unavailable:  # nothing was verified: this says nothing about the signature
+            raise
         except RopewalkError as error:
             raise SigInvalid(
                 f'signature of "{self.name}" does not hold: {error.detail}', name=self.name

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from ropewalk.errors import InvalidKey, SigInvalid
+from ropewalk.errors import InvalidKey, SigInvalid, Unavailable
 
 ML_DSA_44: Final = "ml-dsa-44"
 PUBLIC_BYTES: Final = 1_312
 ML_DSA_SIGNATURE_BYTES: Final = 2_420
 SEED_BYTES: Final = 32
+
+
+@contextmanager
+def _needing_ml_dsa() -> Iterator[None]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        yield
+    except (ImportError, UnsupportedAlgorithm) as error:
+        raise Unavailable(
+            "the installed cryptography has no ML-DSA-44",
+            advice="Install cryptography 48 or newer from its wheel, with the OpenSSL it brings.",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -31,12 +46,15 @@ class MlDsaPublicKey:
     def verify(self, message: bytes, signature: bytes) -> None:
         """Refuse a signature that does not hold over the message."""
         from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
 
         if len(signature) != ML_DSA_SIGNATURE_BYTES:
             raise SigInvalid(f"ML-DSA-44: {len(signature)} bytes instead of {ML_DSA_SIGNATURE_BYTES}")
         try:
-            MLDSA44PublicKey.from_public_bytes(self.raw).verify(signature, message)
+            with _needing_ml_dsa():
+                from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
+
+                opened = MLDSA44PublicKey.from_public_bytes(self.raw)
+            opened.verify(signature, message)
         except (InvalidSignature, ValueError) as error:
             raise SigInvalid("ML-DSA-44: the equation does not hold") from error
 
@@ -60,11 +78,12 @@ class MlDsaSigningKey:
 
     @cached_property
     def _opened(self) -> Any:
-        from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PrivateKey
-
         if len(self.secret) != SEED_BYTES:
             raise InvalidKey(f"{ML_DSA_44} secret: {SEED_BYTES} bytes needed")
-        return MLDSA44PrivateKey.from_seed_bytes(self.secret)
+        with _needing_ml_dsa():
+            from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PrivateKey
+
+            return MLDSA44PrivateKey.from_seed_bytes(self.secret)
 
     @cached_property
     def public(self) -> MlDsaPublicKey:

@@ -24,6 +24,7 @@ from ropewalk.kernel.report import Status, Step
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.head_signers import SHOWN_MAX, HeadSigner, list_names
+from ropewalk.ledger.transparency.witness_policy import distinct_witnesses
 
 ANCHORS_MAX: Final = 16
 ANCHOR_NOTE_MAX: Final = 1 << 17  # bytes: sixteen cosignatures of the largest kind
@@ -204,15 +205,15 @@ def require_witnesses(step: Step, findings: Sequence[AnchorFinding], trust: Trus
     >>> require_witnesses(anchors_step([]), [], Trust((), ()), 1).detail
     'the bundle has no anchors; no witness is named, and 1 must have signed'
     """
-    # As with heads: the channel's key is not a witness under another name, and one key under two names is one witness.
-    named = {(each.name, each.key_id.hex()): each.key for each in trust.witnesses}
-    many = len(set(named.values()) - set(trust.block_signers))
-    seen = {
+    # As with heads: the channel's key is not a witness; two names of a key, or two keys of a name, are one witness.
+    named = {(each.name, each.key_id.hex()): each for each in trust.witnesses}
+    many = len(distinct_witnesses(each for each in trust.witnesses if each.key not in trust.block_signers))
+    seen = distinct_witnesses(
         named[signer.name, signer.key_id]
         for each in findings
         for signer in each.signers
         if signer.kind == "witness"
-    }
+    )
     fields = {**step.fields, "threshold": threshold}
     if step.status == "failed" or len(seen) >= threshold:
         return Step(step.name, step.status, step.detail, fields)

@@ -17,13 +17,13 @@ from ropewalk.errors import Forked, ProofRefused, RopewalkError, SigInvalid
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.note.key import SignatureType, Verifier, is_key_name
-from ropewalk.kernel.note.ml_dsa import MlDsaPublicKey
 from ropewalk.kernel.note.note import NoteSignature, SignedHead, claimed_head
 from ropewalk.kernel.report import Report, Step
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.ledger.proof.steps import compared, short
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.head_signers import SHOWN_MAX, HeadSigner, list_names
+from ropewalk.ledger.transparency.witness_policy import distinct_witnesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +178,15 @@ def _other_log(head: SignedHead, expected: Sequence[str]) -> str:
 
 def _witnesses_step(head: SignedHead, lines: Sequence[NoteSignature], trust: HeadTrust) -> Step:
     own = {key.key for key in trust.log_keys(head.origin)} | set(trust.signers)
-    # The log's key is not a witness under another name, and one key under two names is one witness.
+    # The log's key is not a witness under another name. Two names of a key, or two keys of a name, are one witness.
     named = {(key.name, key.key_id): key for key in trust.witnesses if key.key not in own}
-    many = len({key.key for key in named.values()})
+    many = len(distinct_witnesses(named.values()))
     wanted = trust.threshold if trust.threshold is not None else 1
     if not named:
         if not trust.threshold:
             return Step.optional("witnesses", "no witness is named")
         return Step("witnesses", "failed", f"no witness is named; {wanted} must have signed")
-    seen: dict[PublicKey | MlDsaPublicKey, HeadSigner] = {}
+    signed: dict[Verifier, HeadSigner] = {}
     for line in lines:
         witness = named.get((line.name, line.key_id))
         if witness is None:
@@ -195,9 +195,10 @@ def _witnesses_step(head: SignedHead, lines: Sequence[NoteSignature], trust: Hea
             time_s = witness.verify(head.to_text(), line.raw)
         except SigInvalid as error:
             return Step("witnesses", "failed", printable(error.detail, SHOWN_MAX))
-        seen.setdefault(witness.key, HeadSigner(line.name, line.key_id.hex(), "witness", time_s))
-    fields = {"witnesses": [signer.to_json() for signer in seen.values()], "threshold": wanted}
-    said = ", ".join([f"{len(seen)} of {many} named", *(signer.explain() for signer in seen.values())])
+        signed.setdefault(witness, HeadSigner(line.name, line.key_id.hex(), "witness", time_s))
+    seen = [signed[witness] for witness in distinct_witnesses(signed)]
+    fields = {"witnesses": [signer.to_json() for signer in seen], "threshold": wanted}
+    said = ", ".join([f"{len(seen)} of {many} named", *(signer.explain() for signer in seen)])
     if len(seen) < wanted and trust.threshold is not None:
         return Step("witnesses", "failed", f"{said}; {wanted} must have signed", fields)
     if not seen:  # the caller named witnesses: one is required, unless --threshold 0 says otherwise

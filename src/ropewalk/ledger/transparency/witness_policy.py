@@ -16,9 +16,7 @@ from typing import Any, Final
 
 from ropewalk.errors import Invalid, InvalidKey, SigInvalid, Unavailable
 from ropewalk.kernel import jcs
-from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.note.key import Verifier
-from ropewalk.kernel.note.ml_dsa import MlDsaPublicKey
 from ropewalk.kernel.note.note import NoteSignature, claimed_head, keep_signatures, open_head
 from ropewalk.kernel.terminal_text import printable
 
@@ -38,7 +36,7 @@ class WitnessPolicy:
     unwitnessed_max: int | None = None
 
     def __post_init__(self) -> None:
-        keys = {vkey.key for _, vkey in self.witnesses}
+        keys, most = {vkey.key for _, vkey in self.witnesses}, len(distinct_witnesses(self.keys))
         if len(self.witnesses) > WITNESSES_MAX:
             raise Invalid(f"at most {WITNESSES_MAX} witnesses can be set, got {len(self.witnesses)}")
         if len(keys) < len(self.witnesses):
@@ -47,8 +45,11 @@ class WitnessPolicy:
             raise InvalidKey(
                 "a witness key must make cosignatures (type 4 or 6), as `witness init` prints it"
             )
-        if not 1 <= self.threshold <= len(keys):
-            raise Invalid(f"threshold must be between 1 and {len(keys)} witnesses, got {self.threshold}")
+        if not 1 <= self.threshold <= most:
+            raise Invalid(
+                f"threshold must be between 1 and {most} witnesses (two keys under one name are one), "
+                f"got {self.threshold}"
+            )
         if self.unwitnessed_max is not None and self.unwitnessed_max < 1:
             raise Invalid(f"unwitnessed_max must be 1 or more, got {self.unwitnessed_max}")
 
@@ -101,20 +102,25 @@ def parse_witness_policy(raw: bytes) -> WitnessPolicy:
     return WitnessPolicy(value["host"], tuple(pairs), *numbers)
 
 
+def distinct_witnesses(keys: Iterable[Verifier]) -> tuple[Verifier, ...]:
+    """Return the keys that count as witnesses: no name twice and no key twice; the first of each is kept."""
+    found: list[Verifier] = []
+    for vkey in keys:
+        if all(vkey.name != each.name and vkey.key != each.key for each in found):
+            found.append(vkey)
+    return tuple(found)
+
+
 def cosignatures(note: bytes, log: Verifier, witnesses: Iterable[Verifier]) -> tuple[NoteSignature, ...]:
-    """Return the valid cosignatures of these witnesses on a head of the log, one for each key.
+    """Return the valid cosignatures of these witnesses on a head of the log, one for each name and key.
 
     Raise `SigInvalid` if the log has not signed it, or a line of a named key does not hold. The log's own key is never
     a witness.
     """
     named = [vkey for vkey in witnesses if vkey.key != log.key]
     _, opened = open_head(note, log, named)
-    found: dict[PublicKey | MlDsaPublicKey, NoteSignature] = {}
-    for vkey in named:
-        line = opened.signed_by(vkey)
-        if line is not None:
-            found.setdefault(vkey.key, line)
-    return tuple(found.values())
+    found = {vkey: line for vkey in named if (line := opened.signed_by(vkey)) is not None}
+    return tuple(found[vkey] for vkey in distinct_witnesses(found))
 
 
 def cosignature_line(note: bytes, answer: bytes, log: Verifier, witness: Verifier) -> bytes:

@@ -35,6 +35,11 @@ def post_checkpoint(url: str, body: bytes) -> HttpAnswer:
     return post_bytes(f"{url}/add-checkpoint", body, {"Content-Type": "text/plain"}, timeout_s=WAIT_S)
 
 
+def count_names(lines: Sequence[str]) -> int:
+    """Return how many witnesses made these signature lines: two keys under one name are one witness."""
+    return len({line.split(" ")[1] for line in lines})
+
+
 @dataclass(frozen=True, slots=True)
 class WitnessedHead:
     """A head with its cosignatures, and what each witness that gave none answered."""
@@ -48,7 +53,7 @@ class WitnessedHead:
     @property
     def is_enough(self) -> bool:
         """Whether the threshold is reached."""
-        return len(self.lines) >= self.threshold
+        return count_names(self.lines) >= self.threshold
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `ledger witness send` prints."""
@@ -64,7 +69,7 @@ class WitnessedHead:
         """Raise `Unavailable` unless enough witnesses have signed."""
         if not self.is_enough:
             raise Unavailable(
-                f"{len(self.lines)} of {self.threshold} cosignatures on the head of {self.size} blocks: "
+                f"{count_names(self.lines)} of {self.threshold} cosignatures on the head of {self.size} blocks: "
                 f"{'; '.join(self.failures) or 'no answer'}",
                 advice="The blocks are durable. Ask again with `ropewalk ledger witness send --channel C`.",
                 cosignatures=list(self.lines),
@@ -146,7 +151,7 @@ class WitnessClient:
         ) in left.items():  # daemons: a witness that sends one byte a second must not keep us alive
             threading.Thread(target=ask, args=(url, vkey), daemon=True).start()
         deadline, failures, more = time.monotonic() + wait_s, [], b""
-        while left and (all_of_them or len(self._lines(note + more)) < self.policy.threshold):
+        while left and (all_of_them or count_names(self._lines(note + more)) < self.policy.threshold):
             try:
                 vkey, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
