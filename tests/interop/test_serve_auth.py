@@ -17,6 +17,7 @@ from tests.interop.test_serve import frame_of
 from tests.serving import Served, call, make, serving
 from tests.waiting import LIMIT_S, until
 
+from ropewalk.errors import Invalid
 from ropewalk.server.run import tls_context
 from ropewalk.server.settings import TlsPaths
 
@@ -225,6 +226,14 @@ def test_expired_certificate_is_reported(tmp_path, caplog):
     save(tmp_path, "server", certificate("server", hours=-1))
     tls_context(TlsPaths(tmp_path / "server.pem", tmp_path / "server.key"))
     assert "server.pem expired on" in caplog.text
+
+
+def test_certificate_of_another_form_is_refused(tmp_path):
+    save(tmp_path, "server", certificate("server"))
+    path = tmp_path / "server.pem"
+    path.write_bytes(path.read_bytes().replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE"))  # OpenSSL takes it
+    with pytest.raises(Invalid, match="must be a PEM certificate"):
+        tls_context(TlsPaths(path, tmp_path / "server.key"))
 
 
 def test_certificate_is_renewed_without_restart(tmp_path):

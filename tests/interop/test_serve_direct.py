@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,12 +146,68 @@ def test_body_in_pieces_is_one_append(server: Served):
         assert read_answers(raw, 1)[0][0] == 201
 
 
+LONG = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nX: %s\r\n\r\n" % (
+    PROD.encode(),
+    b"x" * 36_000,
+)
+SOCKET = (
+    b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "name,behind,closes",
+    [
+        ("long", LONG, True),
+        ("socket", SOCKET, False),
+        ("tunnel", b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", True),
+        ("garbage", b"garbage\r\n\r\n", True),
+    ],
+)
+def test_append_is_once_whatever_is_behind(server: Served, name, behind, closes):
+    body = b'{"type":"before.%s","payload":{}}' % name.encode()
+    with socket.create_connection((server.host, server.port), LIMIT_S) as raw:
+        raw.sendall(post(PROD, body) + behind + post(PROD, body) * closes)
+        assert read_answers(raw, 1)[0][0] == 201
+        assert not closes or raw.recv(1) == b""
+    page = server("GET", "/shiplog/prod/events?limit=512", headers=JSON).json
+    assert [each["envelope"]["type"] for each in page["events"]].count(f"before.{name}") == 1
+
+
+def test_append_over_the_read_limit_is_answered(server: Served):
+    whole = post(PROD, b'{"type":"t","payload":{"text":"%s"}}' % (b"x" * 80_000))
+    with socket.create_connection((server.host, server.port), LIMIT_S) as raw:
+        raw.sendall(whole[:66_000])
+        time.sleep(0.05)  # so that the server reads this part first
+        raw.sendall(whole[66_000:])
+        assert read_answers(raw, 1)[0][0] == 201
+
+
+def test_first_of_two_keys_counts(server: Served):
+    def ulid(*keys: str, chunked: bool) -> str:
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=LIMIT_S)
+        connection.putrequest("POST", PROD)
+        for name, value in [*JSON.items(), *(("Idempotency-Key", key) for key in keys)]:
+            connection.putheader(name, value)
+        size = ("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(len(EVENT)))
+        connection.putheader(*size)
+        connection.endheaders([EVENT] if chunked else EVENT, encode_chunked=chunked)
+        found = json.loads(connection.getresponse().read())["ulid"]
+        connection.close()
+        return str(found)
+
+    first = ulid("key-1", chunked=False)
+    assert ulid("key-1", "key-2", chunked=False) == ulid("key-1", "key-2", chunked=True) == first
+
+
 @pytest.mark.parametrize(
     "extra",
     [
         (b"transfer-encoding", b"chunked"),
         (b"expect", b"100-continue"),
         (b"origin", b"http://localhost"),
+        (b"content-length", b"65537"),
         (b"content-length", b"100000"),
     ],
 )

@@ -195,11 +195,12 @@ def tls_context(paths: TlsPaths) -> ssl.SSLContext:
         if paths.client_ca is not None:
             context.load_verify_locations(paths.client_ca)
             context.verify_mode = ssl.CERT_OPTIONAL  # a client may show a token instead
-    except ssl.SSLError as error:
+        certificate = x509.load_pem_x509_certificate(paths.certificate.read_bytes())
+    except (ssl.SSLError, ValueError) as error:
         raise Invalid(
             f"{paths.certificate}, {paths.key}: must be a PEM certificate with its unlocked key"
         ) from error
-    until = x509.load_pem_x509_certificate(paths.certificate.read_bytes()).not_valid_after_utc
+    until = certificate.not_valid_after_utc
     if until < datetime.now(UTC):
         _journal.warning("%s expired on %s: clients refuse it", paths.certificate, f"{until:%Y-%m-%d}")
     return context

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import uvicorn
 from tests.waiting import soon
 from uvicorn.server import ServerState
 
-from ropewalk.server.http.connections import PIPELINE_MAX, http_protocol
+from ropewalk.errors import Invalid
+from ropewalk.server.http.connections import HEAD_BYTES_MAX, PIPELINE_MAX, http_protocol
+from ropewalk.server.http.direct import DirectAppends
+from ropewalk.server.http.problems import on_error
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -85,5 +90,87 @@ def test_reading_goes_on_after_the_last_request():
             await soon(lambda count=5 * rounds: wire.written.count(b"200 OK") == count)  # type: ignore[misc]
             assert not wire.paused and not wire.closed
         connection.connection_lost(None)
+
+    asyncio.run(main())
+
+
+def held(go: asyncio.Event, request_s: float = 60, direct: Any = None) -> tuple[Any, Any]:
+    """A connection whose requests are answered when `go` is set, and its transport."""
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    config = uvicorn.Config(app, log_config=None, lifespan="off")
+    connection, wire = http_protocol(request_s, 10, direct)(config, ServerState(), {}), Wire()
+    connection.connection_made(wire)  # type: ignore[arg-type]
+    return connection, wire
+
+
+CHUNKED = b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent,answers",
+    [
+        ([GET + b"garbage\r\n\r\n" + GET], 1),
+        ([GET, GET + CHUNKED + b"zz\r\n"], 2),
+        (
+            [
+                GET,
+                *([b"GET / HTTP/1.1\r\n"] + [b"X: %s\r\n" % (b"x" * 1_000)] * (HEAD_BYTES_MAX // 1_000 + 1)),
+                GET,
+            ],
+            1,
+        ),
+    ],
+    ids=["garbage", "body", "head"],
+)
+def test_refusal_waits_for_earlier_answers(sent, answers):
+    async def main() -> None:
+        go = asyncio.Event()
+        connection, wire = held(go)
+        for each in sent:
+            connection.data_received(each)
+        assert connection._is_full and not wire.written and not wire.closed
+        go.set()
+        await soon(lambda: wire.closed)
+        assert wire.written.count(b"HTTP/1.1 ") == wire.written.count(b"200 OK") == answers
+
+    asyncio.run(main())
+
+
+def test_many_requests_for_an_upgrade_are_served():
+    async def main() -> None:
+        go = asyncio.Event()
+        go.set()
+        connection, wire = held(go)
+        asked = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+        connection.data_received(asked * 1_000)
+        await soon(lambda: wire.written.count(b"200 OK") == 1_000)
+        connection.connection_lost(None)
+
+    asyncio.run(main())
+
+
+def test_answer_at_once_stops_the_timer():
+    def refuse(_scope: Any) -> None:
+        raise Invalid("no")
+
+    async def main() -> None:
+        guard = SimpleNamespace(
+            admit=refuse, refusal=lambda _scope, error: on_error(None, error), count=lambda *_: None
+        )
+        direct = DirectAppends(SimpleNamespace(telemetry=None), guard)  # type: ignore[arg-type]
+        connection, wire = held(asyncio.Event(), 0.02, direct)
+        connection.data_received(
+            b"POST /api/v1/messages?topic=a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+        )
+        assert b"400 Bad Request" in wire.written
+        await asyncio.sleep(0.1)
+        assert not wire.closed
+        connection.data_received(GET[:9])  # a request that is not whole still has its time
+        await soon(lambda: wire.closed)
 
     asyncio.run(main())

@@ -92,7 +92,9 @@ class HttpConnection(HttpToolsProtocol):
     _head_bytes = 0
     _framing = 0  # bytes of the request that are neither head nor body, nor in proportion to the body
     _upgraded = False
-    _is_full = False  # more requests were sent ahead than are kept
+    _in_body = False  # between the head and the end of a request that has a cycle
+    _is_ended = False  # a request ended in the data that came last
+    _is_full = False  # nothing more is read: the connection closes behind the answers that are due
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -108,47 +110,54 @@ class HttpConnection(HttpToolsProtocol):
         return None
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._is_full or self.transport.is_closing():
             return
-        before = self.cycle
+        before, self._is_ended = self.cycle, False
         self._framing += len(data)
         self._feed(data)
-        if self.cycle is before and not self._is_busy:  # still within the head of a request
+        if self._is_ended or self.cycle is not before or (self._in_body and self._is_busy):
+            self._head_bytes = 0
+        else:  # still within the head of a request
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse_head()
-        else:
-            self._head_bytes = 0
-        if not (self._is_busy and self.cycle.more_body):
+        if not (self._in_body and self._is_busy):
             self._framing = 0
         elif self._framing > FRAMING_BYTES_MAX:
             self._refuse_head()
-        if self._is_busy and not self.cycle.more_body:
+        if self._is_ended or self._is_full:
             self._stop_timer()
-        elif self._late is None:
+        waits = self._is_ended or self._is_busy  # for the server
+        if self._late is None and not self._is_full and (self._in_body or not waits):
             self._start_timer()
 
     def _feed(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.logger.warning("Invalid HTTP request received.")
-            self.send_400_response("")
-        except httptools.HttpParserUpgrade as end:
-            if self._should_upgrade():
-                self.handle_websocket_upgrade()
-            else:
-                self._feed_without_upgrade(data[end.args[0] :])
+        while data:
+            rest = b""
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserError:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("")
+            except httptools.HttpParserUpgrade as end:
+                if self._is_full:
+                    return
+                if self._should_upgrade():
+                    self.handle_websocket_upgrade()
+                else:
+                    rest = self._without_upgrade(data[end.args[0] :])
+            data = rest
 
-    def _feed_without_upgrade(self, rest: bytes) -> None:
-        """Serve a request for another protocol as HTTP/1.1, as RFC 9110 §7.8 allows; the parser has skipped its body.
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """Return a request for another protocol as one for HTTP/1.1, as RFC 9110 §7.8 allows, and what is behind it.
 
-        HTTP clients of Java ask for HTTP/2 in this way by default.
+        HTTP clients of Java ask for HTTP/2 in this way by default. The parser has skipped the body.
         """
         method = self.parser.get_method()
         if method == b"CONNECT":
-            return self.send_400_response("")
+            self.send_400_response("")
+            return b""
         kept = [
             each for each in self.headers if each[0] not in (b"upgrade", b"connection", b"http2-settings")
         ]
@@ -156,10 +165,11 @@ class HttpConnection(HttpToolsProtocol):
             kept.append((b"connection", b"close"))
         lines = b"".join(b"%s: %s\r\n" % each for each in kept)
         self.parser = httptools.HttpRequestParser(self)
-        return self._feed(b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, self.url, lines, rest))
+        return b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, self.url, lines, rest)
 
     def _should_upgrade(self) -> bool:
-        return self.parser.get_method() == b"GET" and super()._should_upgrade()
+        # A WebSocket takes the connection over, so the answers before it must be out.
+        return self.parser.get_method() == b"GET" and not self._is_busy and super()._should_upgrade()
 
     @property
     def _is_fed_again(self) -> bool:
@@ -167,13 +177,19 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._framing = max(0, self._framing - FRAMING_FACTOR * len(body))
-        if not self._is_full:
+        if self._in_body:  # else the cycle is that of an earlier request
             super().on_body(body)
 
     def on_headers_complete(self) -> None:
+        before = self.cycle
+        if not (self._is_full or self.transport.is_closing()):
+            self._take_head()
+        self._in_body = self.cycle is not before
+
+    def _take_head(self) -> None:
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             return self._refuse_head()
-        if self._is_fed_again or self._is_full:
+        if self._is_fed_again:
             return None
         if len(self.pipeline) >= PIPELINE_MAX:  # these are answered, and the connection is closed behind them
             self.pipeline[0][0].keep_alive = False
@@ -188,12 +204,18 @@ class HttpConnection(HttpToolsProtocol):
         return None
 
     def on_message_complete(self) -> None:
-        if self._is_fed_again or self._is_full:
+        if not self._in_body:
             return
+        self._in_body, self._is_ended = False, True
         super().on_message_complete()
         cycle: object = self.cycle
         if isinstance(cycle, DirectAppend):
             cycle.run()
+
+    def on_response_complete(self) -> None:
+        if self._is_full and not self.pipeline:
+            self.transport.close()
+        super().on_response_complete()
 
     def write_whole(self, data: bytes) -> None:
         """Write an answer behind those before it, in this turn of the loop."""
@@ -223,13 +245,21 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse(http_problem(400, "the request is not valid HTTP/1.1"), {})
 
     def _expire(self) -> None:
-        if self._is_busy and self.cycle.response_started:
-            return self.transport.abort()
         detail = f"the request was not sent within {self.request_s:g} s"
-        return self._refuse(http_problem(408, detail), {})
+        self._refuse(http_problem(408, detail), {})
 
     def _refuse(self, problem: dict[str, Any], headers: dict[str, str]) -> None:
-        if self.transport.is_closing():
+        """Answer and close. Behind requests that wait for their answers only close, after these."""
+        if self._is_full or self.transport.is_closing():
+            return
+        self._is_full = True
+        if self._is_busy and (self.pipeline or not self._in_body):
+            if self._in_body:
+                self.pipeline.popleft()
+            self.cycle.keep_alive = False
+            return
+        if self._in_body and self.cycle.response_started:
+            self.transport.abort() if self._is_busy else self.transport.close()
             return
         body = body_of(problem)
         status = HTTPStatus(problem["status"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from litestar import Response
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from ropewalk.errors import RopewalkError
@@ -57,7 +58,7 @@ class DirectAppends:
         sized = False
         for name, value in connection.headers:
             if name == b"content-length":
-                sized = len(value) < SMALL_DIGITS and value.isdigit()
+                sized = len(value) < SMALL_DIGITS and value.isdigit() and int(value) <= HIGH_WATER_LIMIT
             elif name in _UNUSUAL:
                 return None
         if not sized:
@@ -101,9 +102,8 @@ class DirectAppend:
             return
         try:
             identity: Identity = self._scope["state"]["identity"]
-            headers = {
-                name.decode("latin-1"): value.decode("latin-1") for name, value in self._connection.headers
-            }
+            found = reversed(self._connection.headers)  # the first of a name counts, as in the routes
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in found}
             made = prepare(identity, self._layout, self._topic, self._scope, headers, bytes(self.body))
             self._key, self._many = made.key, made.many
             self._owner.node.appends.put(
