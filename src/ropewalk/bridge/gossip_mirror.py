@@ -40,6 +40,7 @@ class GossipMirror:
         self._home, self._topic, self._tls, self._token = log.store.place.home, topic, tls, token
         self._sources = {each: Progress.of(log, "mirror", self._address(each), self.name) for each in sources}
         self._began = False
+        self.done = MirrorResult()  # in the last round, also in one that failed
         self.pause_s = PEER_PAUSE_S if any("://" in each for each in sources) else FOLLOW_PAUSE_S
 
     @property
@@ -53,17 +54,23 @@ class GossipMirror:
             return self.name, log.root().hash.hex()
 
     def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> MirrorResult:
-        """Fetch all that is new from each source. The first call also counts what was there before."""
-        done = MirrorResult() if self._began else MirrorResult(skipped=self._count())
+        """Fetch all that is new from each source; then raise the first error, if sources failed.
+
+        The first call also counts what was there before.
+        """
+        self.done = MirrorResult() if self._began else MirrorResult(skipped=self._count())
+        self._began = True
+        failure: RopewalkError | None = None
         for source, record in self._sources.items():
             try:
-                done += MirrorResult(self._fetch(source, record))
+                self.done += MirrorResult(self._fetch(source, record))
             except RopewalkError as error:
                 record.fail(error)
-                raise
-            progress(done.mirrored)
-        self._began = True
-        return done
+                failure = failure or error
+            progress(self.done.mirrored)
+        if failure is not None:
+            raise failure
+        return self.done
 
     def _count(self) -> int:
         if self._topic not in topics(self._home):

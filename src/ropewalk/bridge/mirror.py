@@ -221,6 +221,7 @@ class Mirror:
     """Some sources, and the log they are copied into; `catch_up` brings what is new, as often as it is called."""
 
     pause_s = FOLLOW_PAUSE_S
+    done = MirrorResult()  # in a round that failed: the next one counts its copies as skipped
 
     def __init__(self, log: GitRepository, sources: str | Sequence[str], to: str) -> None:
         sources = [sources] if isinstance(sources, str) else sources
@@ -345,7 +346,7 @@ def keep_mirroring(
 ) -> Iterator[MirrorResult]:
     """Mirror until `stop` is set: first all events, then new ones. Yield the result of each round.
 
-    A peer that is away is tried again.
+    A peer that is away is tried again; the round still fetches from the others.
     """
     stop = stop or threading.Event()
     away = False
@@ -355,10 +356,10 @@ def keep_mirroring(
         except Unavailable as error:
             if not away:
                 _journal.warning("%s; trying again", error.detail)
-            brought, away = MirrorResult(), True
+            brought, away = copying.done, True
         if brought.mirrored or brought.skipped:
             yield brought
-        if stop.wait(0 if brought.mirrored else copying.pause_s):
+        if stop.wait(0 if brought.mirrored and not away else copying.pause_s):
             return
 
 

@@ -68,5 +68,9 @@ def rights_of(node: ServerNode, peer: Peer, channel: str) -> frozenset[str]:
     log = f"ledger/{channel}"
     if not identity.may("append", log):
         identity.require("read", log)
-    allowed = frozenset(act for act in ("append", "read") if identity.may(act, log))
-    return (FEATURES - {"append", "read"}) | allowed
+        return FEATURES - {"append"}
+    try:
+        readable = identity.may("read", log)
+    except Unavailable:  # a policy that cannot be read hides the channel; appends go on
+        readable = False
+    return FEATURES if readable else FEATURES - {"read"}

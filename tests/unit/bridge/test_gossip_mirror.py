@@ -8,7 +8,8 @@ import pytest
 from tests.unit.cli.conftest import living_in
 
 import ropewalk
-from ropewalk.bridge.mirror import mirror, open_mirror
+from ropewalk.bridge.event_copy import MirrorResult
+from ropewalk.bridge.mirror import keep_mirroring, mirror, open_mirror
 from ropewalk.bridge.progress import list_progress
 from ropewalk.errors import Conflict, NotFound, RopewalkError, Unavailable, Usage
 from ropewalk.gossip.peer.topics import open_topic, topics
@@ -74,6 +75,21 @@ def test_gossip_mirror_reports_another_profile(log, place, other):
     say(place.git_dir, 1, "v0.6")
     with pytest.raises(RopewalkError, match=r"v0\.6"):
         mirror(log, str(other), f"gossip:{TOPIC}")
+
+
+def test_gossip_mirror_passes_a_peer_that_is_away(log, place, other):
+    away = "ws://127.0.0.1:1"
+    copying = open_mirror(log, [away, str(other), f"{away}/2"], f"gossip:{TOPIC}")
+    with pytest.raises(Unavailable):
+        copying.catch_up()
+    assert root(place.git_dir) == root(other) and copying.done.mirrored == 3
+    errors = {row["source"]: row["error"] for row in list_progress(log)}
+    assert errors.pop(f"file://{other}") is None and len(errors) == 2 and all(errors.values())
+    say(other, 2)
+    assert next(keep_mirroring(copying)).mirrored == 2
+    with pytest.raises(Unavailable):
+        copying.catch_up()
+    assert copying.done == MirrorResult()
 
 
 def test_command_mirrors_a_gossip_topic(log, place, other, tmp_path):

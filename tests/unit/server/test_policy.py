@@ -96,6 +96,7 @@ def test_unreadable_policy_shows_nothing(tmp_path):
 def test_policy_holds_for_transports_of_channels(tmp_path):
     async def act(client: Client, _ulid: str, path: Any) -> None:
         from ropewalk.ledger.remote.conversation import Peer
+        from ropewalk.ledger.remote.negotiate import FEATURES
         from ropewalk.server.ledger_transports import rights_of
 
         assert "read" in rights_of(client.node, Peer("tcp:1"), "audit")
@@ -103,5 +104,7 @@ def test_policy_holds_for_transports_of_channels(tmp_path):
         assert "read" not in rights_of(client.node, Peer("tcp:1"), "audit")
         found = await client("GET", "/channels/audit/blocks")
         assert found.code == "PolicyDenied"
+        path.write_text("{")
+        assert rights_of(client.node, Peer("tcp:1"), "audit") == FEATURES - {"read"}  # appends go on
 
     with_policy(tmp_path, act)

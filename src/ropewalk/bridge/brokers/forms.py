@@ -32,9 +32,9 @@ BODY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX
 
 def outgoing(event: Event, log: str, origin: str, form: str = "envelope") -> Outgoing:
     """Return the message of an event: its canonical bytes, or a CloudEvent, and headers that name it."""
-    path = refs_of(event).get(PATH_REF)
+    path = path_of({PATH: str(refs_of(event).get(PATH_REF, ""))})[-31:]  # and the origin: 32, as PATH_FORM
     headers = {
-        PATH: f"{path},{origin}" if isinstance(path, str) and PATH_FORM.fullmatch(path) else origin,
+        PATH: ",".join((*path, origin)),
         LOG: log,
         ULID: event.ulid,
         TYPE: _header(event.type),

@@ -18,7 +18,6 @@ from ropewalk.net.tls import file_mark
 from ropewalk.server.auth.rights import LOCAL, Identity, Right, parse_right
 
 FILE_BYTES_MAX: Final = 4 << 20
-TOKEN_BYTES: Final = 32
 TOKEN_PREFIX: Final = "rw_"  # noqa: S105 - so that scanners for leaked secrets know it
 PROOFS: Final = ("token_sha256", "certificate_sha256", "certificate_subject")
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from litestar import Request, Response
 
-from ropewalk.errors import Denied, InvalidJson, RopewalkError
+from ropewalk.errors import InvalidJson, RopewalkError
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
@@ -157,12 +157,6 @@ def event_bytes(event: Event, ns: str | None = None) -> bytes:
         raw,
         b',"withheld":true' if event.withheld else b"",
     )
-
-
-def require_admin(request: Asked, what: str) -> None:
-    """Raise `Denied` unless the client is an operator."""
-    if not identity_of(request).may_somewhere("admin"):
-        raise Denied(f"{what} needs the right admin", action="admin")
 
 
 def count_appends(request: Asked, engine: str, outcomes: Sequence[Any]) -> None:
