@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
@@ -15,6 +16,7 @@ from tests.waiting import LIMIT_S, soon
 from ropewalk.disk.certificate_authority import init_authority
 from ropewalk.ledger.remote.client import LedgerClient
 from ropewalk.ledger.remote.messages import PROTOCOL
+from ropewalk.ledger.remote.transports.grpc_server import _Certificates
 from ropewalk.net.quic import connect_quic
 from ropewalk.net.tls import TlsFiles, certificate_of, client_tls
 
@@ -70,3 +72,31 @@ def test_certificates_are_renewed_on_every_transport(tmp_path, monkeypatch, capl
                     assert remote.url == url
 
     asyncio.run(main())
+
+
+class Raced(_Certificates):
+    """Renewed by another thread between the two halves of `take`."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self.other = threading.Thread(target=self.renew, args=(files,))
+        super().__init__(files)
+
+    @property
+    def _next(self):
+        return self.kept
+
+    @_next.setter
+    def _next(self, value):
+        if value is None and self.other.ident is None:
+            self.other.start()
+            self.other.join(0.2)  # it waits for us, or is done
+        self.kept = value
+
+
+def test_renewal_during_a_handshake_is_kept(tmp_path):
+    pki = init_authority(tmp_path / "pki", "ropewalk", datetime.now(UTC))
+    pki.issue("first", ["127.0.0.1"])
+    raced = Raced(files_of(pki.folder / "first"))
+    assert raced.take() is not None
+    raced.other.join()
+    assert raced.take() is not None and raced.take() is None

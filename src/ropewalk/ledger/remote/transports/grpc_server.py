@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import ssl
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -84,16 +85,20 @@ class _Certificates:
     """What gRPC asks for before every handshake, in threads of its own: certificates to use from then on, or None."""
 
     def __init__(self, files: TlsFiles) -> None:
+        self._lock = threading.Lock()
         self.renew(files)
 
     def renew(self, files: TlsFiles) -> None:
         """Read the files."""
         pair = files.key.read_bytes(), files.certificate.read_bytes()
-        self._next = grpc.ssl_server_certificate_configuration([pair], files.roots.read_bytes())
+        found = grpc.ssl_server_certificate_configuration([pair], files.roots.read_bytes())
+        with self._lock:
+            self._next: grpc.ServerCertificateConfiguration | None = found
 
     def take(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what was read since the last call."""
-        found, self._next = self._next, None
+        with self._lock:
+            found, self._next = self._next, None
         return found
 
 
