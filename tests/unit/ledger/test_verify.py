@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from ropewalk.errors import BrokenLink, Damaged
 from ropewalk.kernel import jcs
 from ropewalk.kernel.entry import join
 from ropewalk.ledger.block.block import GENESIS, Block, check_link, seal
-from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.bundle.files import export_bundle
+from ropewalk.ledger.channel.channel import Channel, open_channel, verify_blocks
+from ropewalk.ledger.channel.losses import KnownHead, note_known
 from ropewalk.ledger.channel.maintenance import verify_stored
-from ropewalk.ledger.channel.repair import find_damage
+from ropewalk.ledger.channel.repair import find_damage, repair_channel
 from ropewalk.ledger.channel.segments.format import record_head
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.ingest.ports import IngestLimits
@@ -166,15 +169,22 @@ def test_flipped_bytes_found_despite_checksums(home, flip_step):
     assert path.read_bytes() == raw
 
 
-def test_log_of_another_channel_is_refused(home, tmp_path):
-    """One key may seal several channels: nothing but the name in the blocks tells their logs apart."""
-    with opened(home, "ea.two") as ledger:
-        ledger.log.submit(observed(9).raw)
+def put_another_log(home: Path, *files: str) -> Path:
+    """Put the log of another channel, of seven blocks, in the folder of ea.core; return that folder."""
+    with opened(home, "ea.two", limits=IngestLimits(block_envelopes=1)) as ledger:
+        ledger.log.submit_many(observed(i).raw for i in range(20, 27))
     ours, theirs = (home / "ledger" / name for name in ("ea.core", "ea.two"))
     for name in ("segments", "index"):
         shutil.rmtree(ours / name)
         shutil.copytree(theirs / name, ours / name)
-    shutil.copy(theirs / "receipted", ours / "receipted")
+    for name in files:
+        shutil.copy(theirs / name, ours / name)
+    return ours
+
+
+def test_log_of_another_channel_is_refused(home, tmp_path):
+    """One key may seal several channels: nothing but the name in the blocks tells their logs apart."""
+    put_another_log(home, "receipted")
     for deep in (False, True):
         for report in (
             verify_blocks(home, "ea.core", deep=deep),
@@ -188,8 +198,46 @@ def test_log_of_another_channel_is_refused(home, tmp_path):
     with open_channel(home, "ea.core") as reading, pytest.raises(Damaged, match="blocks are of channel"):
         publish_tiles(reading, NODE, "log.example", tmp_path / "tiles")
     assert not (tmp_path / "tiles" / "checkpoint").exists()
+    serve: list[Callable[[Channel], object]] = [
+        lambda reading: reading.prove_range(0, 1),
+        lambda reading: reading.prove_consistency(1, 2),
+        lambda reading: export_bundle(reading, NODE, 0, 1, tmp_path / "bundle"),
+    ]
+    for each in serve:
+        with open_channel(home, "ea.core") as reading, pytest.raises(Damaged, match="blocks are of channel"):
+            each(reading)
     assert any("ea.two" in each for each in find_damage(home, "ea.core").problems)
     assert verify_stored(home, "ea.two", deep=True).ok
+
+
+def test_log_of_another_channel_is_repaired(home, tmp_path):
+    shutil.copytree(home, tmp_path / "copy")
+    ours = put_another_log(home, "receipted")
+    with open_channel(home, "ea.two") as reading:
+        last = reading.index.block_hash(6)
+    note_known(ours, KnownHead(7, last.hex(), "a signed head"))
+    foreign = {path.name: path.read_bytes() for path in (ours / "segments").iterdir()}
+    assert not repair_channel(
+        home, "ea.core", replica=tmp_path / "copy"
+    ).done  # its mark is lost: was there more?
+    done = repair_channel(home, "ea.core", replica=tmp_path / "copy", accept_loss=True)
+    assert done.done and done.blocks == 3 and not done.closed and done.kept is not None
+    assert 'of channel "ea.two", from block 0 on; a repair keeps them' in done.damage.problems[0]
+    assert {path.name: path.read_bytes() for path in (done.kept / "segments").iterdir()} == foreign
+    assert verify_stored(home, "ea.core", deep=True).ok
+    with opened(home) as ledger:
+        assert ledger.log.submit(observed(7).raw).height == 3
+
+
+def test_repair_keeps_the_mark_of_a_replaced_log(home, tmp_path):
+    """The mark names three blocks of this channel: a copy that has fewer does not open it for writing."""
+    shutil.copytree(home, tmp_path / "copy")
+    with opened(home) as ledger:
+        ledger.log.submit(observed(6).raw)
+    put_another_log(home)
+    found = repair_channel(home, "ea.core", replica=tmp_path / "copy")
+    assert not found.done and found.blocks == 3 and found.damage.receipted == 4
+    assert repair_channel(home, "ea.core", replica=tmp_path / "copy", accept_loss=True).closed
 
 
 @pytest.mark.parametrize("name", ["known.json", "keys.json", "repairs.json"])

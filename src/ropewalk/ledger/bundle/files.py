@@ -108,6 +108,7 @@ def export_bundle(
             f"a bundle must have at most {BUNDLE_BLOCKS_MAX} blocks, got {end - start + 1}",
             advice="Split the range: `bundle export --chunk N` writes several files.",
         )
+    channel.check_last()
     carried = anchors.over(start, end) if anchors is not None else ()
     if path.exists() and _is_complete(channel, path, start, end, created_at, carried, both):
         return ExportedBundle(path, start, end, path.stat().st_size, kept=True)

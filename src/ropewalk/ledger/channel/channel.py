@@ -145,6 +145,7 @@ class Channel(Closing):
     def prove_range(self, start: int, end: int) -> RangeStatement:
         """Prove that the blocks from `start` to `end`, inclusive, follow one another under the outer root."""
         size = self.index.state.height
+        self.check_last()
         tree = merkle.MerkleTree((hash_ for hash_, _ in self.index.tree_leaves(0, size)), merkle.RANGE)
         proof = tree.range(start, end + 1)
         hashes = tuple(tree.leaf(height) for height in range(start, end + 1))
@@ -152,6 +153,7 @@ class Channel(Closing):
 
     def prove_consistency(self, old: int, new: int) -> Consistency:
         """Prove that the channel at `new` blocks extends the channel at `old` blocks."""
+        self.check_last()
         tree = merkle.MerkleTree((hash_ for hash_, _ in self.index.tree_leaves(0, new)), merkle.RANGE)
         return Consistency(
             self.settings.channel, old, new, tree.root(old), tree.root(new), tree.consistency(old, new)
@@ -228,9 +230,14 @@ class Channel(Closing):
 
         If the folder is not writable, nothing is recorded: its writer has the mark. A log of another channel raises.
         """
-        self.check_own(parse_record(self.index.lines_of(blocks - 1, None)[0]).header)
+        self.check_last()
         with contextlib.suppress(OSError):
             note_known(self.folder, KnownHead(blocks, block_hash.hex(), source))
+
+    def check_last(self) -> None:
+        """Raise if the last block belongs to another channel."""
+        if height := self.index.state.height:
+            self.check_own(parse_record(self.index.lines_of(height - 1, None)[0]).header)
 
     def check_own(self, header: Header) -> None:
         """Raise if a stored block belongs to another channel: one key may seal several."""

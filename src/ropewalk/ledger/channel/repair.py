@@ -65,6 +65,7 @@ class ChannelDamage:
     problems: tuple[str, ...]
     lost: tuple[dict[str, Any], ...]
     unreachable: Unavailable | None = None  # the cold tier, where blocks may be intact
+    foreign: bool = False  # the log has blocks of another channel
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `ledger repair` prints it."""
@@ -167,29 +168,32 @@ class _Damaged:
         self._unreachable: Unavailable | None = None
 
     def describe(self) -> ChannelDamage:
-        whole, owner = 0, self.folder.name
+        whole, end, owner = 0, 0, self.folder.name
         try:
             for record in self.segments.scan():
-                whole = record.height + 1
-                if record.height == 0:
+                end = record.height + 1
+                if owner == self.folder.name:
                     with contextlib.suppress(RopewalkError):  # no block is verified here
                         owner = parse_record(record.lines[0]).header.channel
-            if owner != self.folder.name:
-                self.problems.append(f'its blocks are of channel "{owner}"')
+                    whole = end if owner == self.folder.name else whole
         except RopewalkError as error:
             self.problems.append(error.detail)
             self._unreachable = error if isinstance(error, Unavailable) else None
+        if owner != self.folder.name:
+            self.problems.append(
+                f'its blocks are of channel "{owner}", from block {whole} on; a repair keeps them in damaged/'
+            )
         entries: dict[int, dict[str, Any]] = {}
         with contextlib.suppress(RopewalkError):
             # Opened before `known.json` is read: an index that has more than the log records it there.
             index = LedgerIndex(self.segments, derive)
             try:
-                entries = {height: _entry(index, height) for height in range(whole, index.state.height)}
+                entries = {height: _entry(index, height) for height in range(end, index.state.height)}
             finally:
                 index.close()
         sound = not self.problems
-        mark: ReceiptMark | None = self._try(lambda: read_mark(self.folder))
-        known = self._try(lambda: read_known(self.folder))
+        mark: ReceiptMark | None = self._try(lambda: _own_mark(self.segments))
+        known: KnownHead | None = self._try(lambda: _own_known(self.segments))
         loss = open_loss(self._try(lambda: read_repairs(self.folder)) or [])
         if loss is not None:
             self.problems.append(f"a repair on {loss.at} gave up {blocks_text(loss.blocks, loss.receipted)}")
@@ -203,6 +207,8 @@ class _Damaged:
         )
         if mark is None and not (self.folder / MARK).exists():
             self.problems.append("the mark of receipted blocks is missing")
+        elif mark is None and owner != self.folder.name:
+            self.problems.append("the mark of receipted blocks is damaged or of another channel")
         for each in (*(known.lost if known is not None else ()), *(loss.lost if loss is not None else ())):
             entries.setdefault(each["height"], each)
         if mark is not None and mark.blocks and any(mark.block_hash):
@@ -213,8 +219,9 @@ class _Damaged:
             for height in range(whole, receipted)
         )
         problems = tuple(dict.fromkeys(self.problems))
+        sure, foreign = mark is not None, owner != self.folder.name
         return ChannelDamage(
-            self.folder.name, whole, receipted, mark is not None, problems, lost, self._unreachable
+            self.folder.name, whole, receipted, sure, problems, lost, self._unreachable, foreign
         )
 
     def _try(self, read: Callable[[], Any]) -> Any:
@@ -223,6 +230,25 @@ class _Damaged:
         except Damaged as error:
             self.problems.append(error.detail)
             return None
+
+
+def _own_mark(segments: Segments) -> ReceiptMark | None:
+    """Return the mark unless the log shows that it is of another channel."""
+    mark = read_mark(segments.folder)
+    return None if mark is None or _is_foreign(segments, mark.blocks, mark.block_hash.hex()) else mark
+
+
+def _own_known(segments: Segments) -> KnownHead | None:
+    known = read_known(segments.folder)
+    return None if known is None or _is_foreign(segments, known.blocks, known.block_hash) else known
+
+
+def _is_foreign(segments: Segments, blocks: int, block_hash: str) -> bool:
+    """Return whether the log has this head, in a block that names another channel."""
+    with contextlib.suppress(RopewalkError):
+        record = parse_record(segments.find(blocks - 1).lines[0])
+        return record.hash.hex() == block_hash and record.header.channel != segments.folder.name
+    return False
 
 
 def _entry(index: LedgerIndex, height: int) -> dict[str, Any]:
@@ -250,8 +276,11 @@ class _Repairing:
                 writer.append(writer.height, lines, parse_record(lines[0]).hash)
 
             def take_own() -> None:
-                while (place := own.get(writer.height)) is not None:
-                    add(self._segments.read(place, writer.height).lines)
+                while (place := own.pop(writer.height, None)) is not None:
+                    lines = self._segments.read(place, writer.height).lines
+                    if parse_record(lines[0]).header.channel != self._settings.channel:
+                        return  # kept with the old files
+                    add(lines)
 
             def take(height: int, lines: list[bytes]) -> None:
                 take_own()
@@ -283,14 +312,14 @@ class _Repairing:
                 advice="Nothing was changed. Name a source that verifies, with --from-archive or --from-replica.",
             )
         with contextlib.suppress(Damaged):  # an unreadable mark names no block
-            mark = read_mark(self._folder)
+            mark = _own_mark(self._segments)
             if mark is not None and mark.place is not None and mark.blocks <= blocks:
                 place = built.find(mark.blocks - 1).place
                 if digest_in(built.peek(place.segment, place.offset, ALIGN)) != mark.digest:
                     raise self._fork(mark.blocks - 1)
         known: KnownHead | None = None
         with contextlib.suppress(Damaged):
-            known = read_known(self._folder)
+            known = _own_known(self._segments)
         if known is not None and known.blocks <= blocks:
             last = built.find(known.blocks - 1)
             if parse_record(last.lines[0]).hash.hex() != known.block_hash:
@@ -325,6 +354,10 @@ class _Repairing:
         self._disk.replace(self._folder / MARK, mark, mode=0o600)
         if (self._folder / KNOWN).exists():
             self._disk.unlink(self._folder / KNOWN)  # the mark has the count, and repairs.json the blocks
+        if damage.foreign and (self._folder / "index").exists():
+            self._disk.rename(
+                self._folder / "index", kept / "index"
+            )  # it would claim blocks that are not ours
         if self._segments.files_folder.exists():
             self._disk.rename(self._segments.files_folder, kept / "segments")
         self.finish_swap()
@@ -333,7 +366,7 @@ class _Repairing:
     def _lost_mark(self, receipted: int) -> bytes:
         """Return the mark of lost blocks, if it can be read and matches."""
         with contextlib.suppress(Damaged):
-            mark = read_mark(self._folder)
+            mark = _own_mark(self._segments)
             if mark is not None and mark.blocks == receipted:
                 return mark.to_bytes()
         return ReceiptMark(receipted).to_bytes()
