@@ -16,8 +16,8 @@ export interface SubscribeOptions {
   /** Go on after this frame; 0 asks for all that the server still keeps. */
   sinceSeq?: number;
   signal?: AbortSignal;
-  /** Called when a connection is made or lost. */
-  onState?: (state: "open" | "waiting" | "closed") => void;
+  /** Called when a connection is made or lost, with the reason while the next attempt is waited for. */
+  onState?: (state: "open" | "waiting" | "closed", reason?: string) => void;
   token?: string;
   fetch?: typeof fetch;
   /** Default: `websocket`, or `sse` where there is none, or with a token in a browser, whose WebSocket cannot send one. */
@@ -157,13 +157,13 @@ export class Stream implements AsyncIterable<Item> {
   }
 
   /** The connection is gone: try again after a pause. */
-  #lose(_reason: string): void {
+  #lose(reason: string): void {
     if (this.#isClosed) return;
     const wire = this.#wire;
     this.#wire = null;
     wire?.close();
     clearTimeout(this.#timer);
-    this.#options.onState?.("waiting");
+    this.#options.onState?.("waiting", reason || "the connection was lost");
     this.#timer = setTimeout(() => this.#connect(), this.#pauseMs * (0.5 + Math.random() / 2));
     this.#pauseMs = Math.min(PAUSE_MS_MAX, this.#pauseMs * 2);
   }

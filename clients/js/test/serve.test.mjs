@@ -69,8 +69,8 @@ for (const transport of ["websocket", "sse"]) {
   test(`${transport}: every event comes once and in order, whatever is cut`, async () => {
     const ns = `js.live.${transport}`;
     const proxy = await cuttable();
-    const states = [];
-    const stream = new Client({ url: proxy.url }).subscribe({ topics: [`shiplog/${ns}`], transport, onState: (state) => states.push(state) });
+    const [states, reasons] = [[], []];
+    const stream = new Client({ url: proxy.url }).subscribe({ topics: [`shiplog/${ns}`], transport, onState: (state, reason) => (states.push(state), reason && reasons.push(reason)) });
     while (!states.includes("open")) await new Promise((resolve) => setTimeout(resolve, 20));
     const total = 1_200; // more than may be outstanding without credit
     const seen = [];
@@ -89,6 +89,7 @@ for (const transport of ["websocket", "sse"]) {
     await writing;
     assert.deepEqual(seen, Array.from({ length: total }, (_, n) => n));
     assert.ok(states.filter((state) => state === "open").length > 1, states.join());
+    assert.equal(reasons.length, states.filter((state) => state === "waiting").length);
   });
 }
 
