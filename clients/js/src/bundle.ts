@@ -12,7 +12,7 @@ import type { PublicKey } from "./keys.ts";
 import { type BlockRecord, ENVELOPE_BYTES_MAX, type Trust, envelopeId, parseRecord } from "./ledger.ts";
 import { type Anchor, type Manifest, SIGNATURE_BYTES_MAX, manifestLimit, openManifest } from "./manifest.ts";
 import { LEDGER, RANGE, SHA256, root, verifyInclusion, verifyRange } from "./merkle.ts";
-import { NoteKey, claimedHead, isKeyName, openNote } from "./note.ts";
+import { NoteKey, claimedHead, distinctWitnesses, isKeyName, openNote } from "./note.ts";
 import { type Report, type Step, notChecked, reasonOf, reportOf } from "./report.ts";
 import { maybeKeyStatement } from "./statements.ts";
 
@@ -368,9 +368,10 @@ class BundleCheck {
     const found = manifest.anchors.map((anchor) => judgeAnchor(anchor, manifest, leaves, this.#trust, this.#history.named));
     const step = found.find((each) => each.status === "failed") ?? found.find((each) => each.status === "passed") ?? found[0] ?? notChecked("anchors", "the bundle has no anchors");
     if (this.#threshold) {
-      const seen = new Set(found.flatMap((each) => each.witnesses as string[]));
-      if (step.status !== "failed" && seen.size < this.#threshold) {
-        return [{ ...step, status: "failed", detail: `${step.detail}; ${seen.size} of ${witnesses.length} witnesses named have signed, and ${this.#threshold} must have signed` }];
+      const signed = new Set(found.flatMap((each) => each.witnesses as string[]));
+      const seen = distinctWitnesses(witnesses.filter((key) => signed.has(toHex(key.key.raw)))).length;
+      if (step.status !== "failed" && seen < this.#threshold) {
+        return [{ ...step, status: "failed", detail: `${step.detail}; ${seen} of ${distinctWitnesses(witnesses).length} witnesses named have signed, and ${this.#threshold} must have signed` }];
       }
     }
     return [step.status === "not_checked" ? { ...step, need: this.#threshold || isRequired ? "required" : "optional" } : step];

@@ -74,6 +74,10 @@ export class NoteKey {
   }
 }
 
+/** Return the keys that count as witnesses: no name twice and no key twice; the first of each is kept. */
+export const distinctWitnesses = (keys: readonly NoteKey[]): NoteKey[] =>
+  keys.reduce<NoteKey[]>((found, key) => (found.some((each) => each.name === key.name || each.key.equals(key.key)) ? found : [...found, key]), []);
+
 /** One signature line: a claim until its key verifies it. */
 export interface NoteLine {
   name: string;

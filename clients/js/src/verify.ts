@@ -12,7 +12,7 @@ import {
 } from "./ledger.ts";
 import { openManifest } from "./manifest.ts";
 import { LEDGER, RANGE, SHA256, verifyConsistency, verifyInclusion, verifyRange } from "./merkle.ts";
-import { type NoteLine, NoteKey, type SignedHead, claimedHead, isKeyName } from "./note.ts";
+import { type NoteLine, NoteKey, type SignedHead, claimedHead, distinctWitnesses, isKeyName } from "./note.ts";
 import { type Report, type Step, compared, notChecked, reasonOf, reportOf } from "./report.ts";
 import { type KeyProof, parseKeyProofs } from "./statements.ts";
 
@@ -243,25 +243,25 @@ function logStep(name: string, head: SignedHead, text: string, lines: NoteLine[]
 function witnessesStep(head: SignedHead, text: string, lines: NoteLine[], trust: HeadTrust): Step {
   const name = "witnesses";
   const own = [...logKeysOf(head.origin, trust).map((key) => key.key), ...trust.signers];
-  // The log's key is not a witness under another name, and one key under two names is one witness.
+  // The log's key is not a witness under another name. Two names of a key, or two keys of a name, are one witness.
   const named = trust.witnesses.filter((witness) => !own.some((key) => key.equals(witness.key)));
   const wanted = trust.threshold ?? 1;
   if (!named.length) {
     return trust.threshold ? { name, status: "failed", detail: `no witness is named; ${wanted} must have signed` } : notChecked(name, "no witness is named", "optional");
   }
-  const seen = new Map<string, string>();
+  const signed = new Map<NoteKey, string>();
   const reason = reasonOf(() => {
     for (const line of lines) {
       const witness = named.find((key) => key.name === line.name && key.keyId === line.keyId);
       const time = witness?.verify(text, line.raw);
-      if (witness && !seen.has(toHex(witness.key.raw))) seen.set(toHex(witness.key.raw), `seen by ${line.name}${time ? ` in second ${time}` : ""}`);
+      if (witness && !signed.has(witness)) signed.set(witness, `seen by ${line.name}${time ? ` in second ${time}` : ""}`);
     }
   });
   if (reason !== null) return { name, status: "failed", detail: reason };
-  const many = new Set(named.map((key) => toHex(key.key.raw))).size;
-  const detail = [`${seen.size} of ${many} named`, ...seen.values()].join(", ");
-  if (seen.size < wanted && trust.threshold !== undefined) return { name, status: "failed", detail: `${detail}; ${wanted} must have signed` };
-  if (!seen.size) return notChecked(name, detail, wanted ? "required" : "optional");
+  const seen = distinctWitnesses([...signed.keys()]).map((witness) => signed.get(witness));
+  const detail = [`${seen.length} of ${distinctWitnesses(named).length} named`, ...seen].join(", ");
+  if (seen.length < wanted && trust.threshold !== undefined) return { name, status: "failed", detail: `${detail}; ${wanted} must have signed` };
+  if (!seen.length) return notChecked(name, detail, wanted ? "required" : "optional");
   return { name, status: "passed", detail };
 }
 

@@ -249,6 +249,9 @@ test("witnesses are other keys than the log's, each counted once", () => {
   assert.equal(step(head(5), { threshold: 1 }), "failed");
   const twice = textOf("w2", WITNESS, 4);
   assert.equal(step(head(5, { cosigned: [[WITNESS, "w"], [WITNESS, "w2"]] }), { keys: [LOG, W, twice], threshold: 2 }), "failed");
+  const both = [[WITNESS, "w"], [AUTHOR, "w"]];
+  assert.equal(step(head(5, { cosigned: both }), { keys: [LOG, W, textOf("w", AUTHOR, 4)], threshold: 2 }), "failed");
+  assert.equal(step(head(5, { cosigned: [both[0], [AUTHOR, "v"]] }), { keys: [LOG, W, textOf("v", AUTHOR, 4)], threshold: 2 }), "passed");
   assert.equal(step(head(5, { cosigned: [[NODE, "self"]] }), { keys: [LOG, W, textOf("self", NODE, 4)], threshold: 1 }), "failed");
   assert.equal(step(head(5, { cosigned: [[AUTHOR, "w"]] }), { threshold: 1 }), "failed");
 });
