@@ -154,23 +154,64 @@ def test_many_requests_for_an_upgrade_are_served():
     asyncio.run(main())
 
 
-def test_answer_at_once_stops_the_timer():
+def refusing(go: asyncio.Event, request_s: float) -> tuple[Any, Any]:
+    """A connection that refuses each append by its head, and its transport."""
+
     def refuse(_scope: Any) -> None:
         raise Invalid("no")
 
+    guard = SimpleNamespace(
+        admit=refuse, refusal=lambda _scope, error: on_error(None, error), count=lambda *_: None
+    )
+    return held(go, request_s, DirectAppends(SimpleNamespace(telemetry=None), guard))  # type: ignore[arg-type]
+
+
+POST = b"POST /api/v1/messages?topic=a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+SOCKET = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+
+def test_answer_at_once_stops_the_timer():
     async def main() -> None:
-        guard = SimpleNamespace(
-            admit=refuse, refusal=lambda _scope, error: on_error(None, error), count=lambda *_: None
-        )
-        direct = DirectAppends(SimpleNamespace(telemetry=None), guard)  # type: ignore[arg-type]
-        connection, wire = held(asyncio.Event(), 0.02, direct)
-        connection.data_received(
-            b"POST /api/v1/messages?topic=a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
-        )
+        connection, wire = refusing(asyncio.Event(), 0.02)
+        connection.data_received(POST)
         assert b"400 Bad Request" in wire.written
         await asyncio.sleep(0.1)
         assert not wire.closed
         connection.data_received(GET[:9])  # a request that is not whole still has its time
         await soon(lambda: wire.closed)
+
+    asyncio.run(main())
+
+
+def test_client_that_sends_no_more_is_dropped():
+    async def main() -> None:
+        connection, wire = refusing(asyncio.Event(), 0.02)
+        connection.data_received(POST[:-2])
+        connection.data_received(POST[-2:])
+        await soon(lambda: wire.closed)
+
+    asyncio.run(main())
+
+
+def test_answer_at_once_does_not_end_the_next():
+    async def main() -> None:
+        go = asyncio.Event()
+        connection, wire = refusing(go, 60)
+        connection.timeout_keep_alive = 0.02
+        connection.data_received(POST + GET)
+        await asyncio.sleep(0.1)
+        assert not wire.closed
+        go.set()
+        await soon(lambda: b"200 OK" in wire.written and wire.closed)
+
+    asyncio.run(main())
+
+
+def test_nothing_is_taken_behind_a_close():
+    async def main() -> None:
+        connection, wire = refusing(asyncio.Event(), 60)
+        last = POST.replace(b"Host: a", b"Host: a\r\nConnection: close")
+        connection.data_received(last + POST + SOCKET)
+        assert wire.closed and wire.written.count(b"HTTP/1.1 ") == 1
 
     asyncio.run(main())

@@ -127,8 +127,8 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_head()
         if self._is_ended or self._is_full:
             self._stop_timer()
-        waits = self._is_ended or self._is_busy  # for the server
-        if self._late is None and not self._is_full and (self._in_body or not waits):
+        is_timed = self._is_busy or self.timeout_keep_alive_task is not None
+        if self._late is None and not self._is_full and (self._in_body or not is_timed):
             self._start_timer()
 
     def _feed(self, data: bytes) -> None:
@@ -141,7 +141,7 @@ class HttpConnection(HttpToolsProtocol):
                 self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("")
             except httptools.HttpParserUpgrade as end:
-                if self._is_full:
+                if self._is_full or self.transport.is_closing():
                     return
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
@@ -182,6 +182,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         before = self.cycle
+        self._unset_keepalive_if_required()  # an append before it may have been answered in this turn
         if not (self._is_full or self.transport.is_closing()):
             self._take_head()
         self._in_body = self.cycle is not before
