@@ -154,11 +154,13 @@ def test_many_requests_for_an_upgrade_are_served():
     asyncio.run(main())
 
 
-def refusing(go: asyncio.Event, request_s: float) -> tuple[Any, Any]:
-    """A connection that refuses each append by its head, and its transport."""
+def refusing(go: asyncio.Event, request_s: float, *, by_head: bool = True) -> tuple[Any, Any]:
+    """A connection that refuses each append, by its head or when it is whole, and its transport."""
 
-    def refuse(_scope: Any) -> None:
-        raise Invalid("no")
+    def refuse(scope: Any) -> None:
+        if by_head:
+            raise Invalid("no")
+        scope["state"]["identity"] = None
 
     guard = SimpleNamespace(
         admit=refuse, refusal=lambda _scope, error: on_error(None, error), count=lambda *_: None
@@ -209,9 +211,10 @@ def test_answer_at_once_does_not_end_the_next():
 
 def test_nothing_is_taken_behind_a_close():
     async def main() -> None:
-        connection, wire = refusing(asyncio.Event(), 60)
-        last = POST.replace(b"Host: a", b"Host: a\r\nConnection: close")
-        connection.data_received(last + POST + SOCKET)
+        connection, wire = refusing(asyncio.Event(), 60, by_head=False)
+        connection.data_received(POST[:-1])
+        connection.shutdown()
+        connection.data_received(POST[-1:] + POST + SOCKET)
         assert wire.closed and wire.written.count(b"HTTP/1.1 ") == 1
 
     asyncio.run(main())
