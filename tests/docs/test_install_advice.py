@@ -47,3 +47,9 @@ def test_install_lines_are_true():
 )
 def test_install_lines_that_are_false_are_found(text: str):
     assert advice_in(text)
+
+
+def test_readme_hides_no_output():
+    readme = (ROOT / "README.md").read_text()
+    assert [line for line in readme.splitlines() if line.strip() == "…"] == []
+    assert "`gatosd` is the name of" in readme
