@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import json
 import os
 import random
@@ -396,6 +397,18 @@ def test_a_reducer_that_asks_outside_is_caught(name):
         guarded(Reducer("sly", lambda state, event, moment: act() and {})).fold(
             {}, {}, FoldContext("c", 0, 0)
         )
+
+
+def test_a_reducer_is_not_blamed_for_a_collection():
+    before = gc.get_threshold()
+    gc.callbacks.append(late := lambda phase, facts: time.time())
+    gc.set_threshold(1, 1, 1)
+    try:
+        fold = guarded(Reducer("honest", lambda state, event, moment: {"n": [[n] for n in range(100)]})).fold
+        assert fold({}, {}, FoldContext("c", 0, 0))["n"][99] == [99] and gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(late)
 
 
 def test_a_reducer_cannot_swallow_the_guard():

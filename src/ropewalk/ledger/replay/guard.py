@@ -8,6 +8,7 @@ reducers that are not built in.
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
 from typing import Any, Final
@@ -89,7 +90,8 @@ def guarded(reducer: Reducer) -> Reducer:
                 found.append(what)
                 raise _Impure
 
-        before = sys.getprofile()
+        collects, before = gc.isenabled(), sys.getprofile()
+        gc.disable()  # or what a collection calls would be taken for the reducer's doing
         sys.setprofile(watch)
         try:
             result = reducer.fold(state, event, moment)
@@ -98,6 +100,8 @@ def guarded(reducer: Reducer) -> Reducer:
         finally:
             over = True
             sys.setprofile(before)
+            if collects:
+                gc.enable()
         if found:
             whom, name = found[0]
             raise Unverified(
