@@ -176,7 +176,7 @@ class EvidenceTally:
         )
 
     def _judge_snapshot(self, envelope: Envelope, at_ns: int, nonce: bytes | None) -> tuple[Status, str]:
-        """Judge the snapshot of a replay by the key that seals the blocks: it needs nobody's root."""
+        """Judge the snapshot of a replay by the key that seals the blocks; no root is needed."""
         from ropewalk.ledger.evidence.trust import EvidenceTrust
         from ropewalk.ledger.evidence.verify import check_evidence
 

@@ -82,7 +82,7 @@ class GrpcListener:
 
 
 class _Certificates:
-    """What gRPC asks for before every handshake, in threads of its own: certificates to use from then on, or None."""
+    """Gives gRPC, in its threads and before every handshake, the certificates to use from then on, or None."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._lock = threading.Lock()
