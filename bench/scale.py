@@ -36,17 +36,16 @@ def processes() -> dict[int, tuple[str, float, int]]:
             continue
         if fields:
             stats[int(each.name)] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
-    ours, found = {os.getpid()}, {}
-    for pid in sorted(stats):
-        if pid in ours or stats[pid][0] in ours:
-            ours.add(pid)
-            try:
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
-                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            except OSError:
-                continue
-            kind = "driver" if pid == os.getpid() else "jvm" if name == "java" else "worker"
-            found[pid] = kind, stats[pid][1], pages * os.sysconf("SC_PAGE_SIZE")
+    ours, found = [os.getpid()], {}
+    for pid in ours:  # grows: a child may have a lower number than its parent
+        ours += [child for child, (parent, _) in stats.items() if parent == pid]
+        try:
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except OSError:
+            continue
+        kind = "driver" if pid == os.getpid() else "jvm" if name == "java" else "worker"
+        found[pid] = kind, stats[pid][1], pages * os.sysconf("SC_PAGE_SIZE")
     return found
 
 
