@@ -32,7 +32,7 @@ bench: $(READY)  ## ours beside its peers; `make bench ONLY="jcs merkle"` for so
 torture: $(READY)  ## long reliability runs; reports land in build/
 	$(BIN)/python -m tests.torture $(ONLY)
 
-simulate: $(READY)  ## power cuts and seeded worlds; STATES=1000 MINUTES=10 SEED=7 ONLY=ledger; report in build/simulate.json
+simulate: $(READY)  ## power cuts (STATES per engine) and seeded worlds; STATES=1000 MINUTES=10 SEED=7 ONLY=ledger; report in build/simulate.json
 	$(BIN)/python -m tests.sim $(ONLY) $(if $(STATES),--states $(STATES)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 mutants: $(READY)  ## break each clause of docs/status.md; its tests must notice; AREA=gitlog, ROW=S0-5 for some

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -94,7 +96,9 @@ def main() -> int:
     """Run what was asked for, two at a time, and write the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join((*WORKLOADS, *WORLDS))}; default all")
-    parser.add_argument("--states", type=int, default=100_000, help="crash states per workload")
+    parser.add_argument(
+        "--states", type=int, default=100_000, help="crash states per engine, over its workloads"
+    )
     parser.add_argument("--worlds", type=int, default=10_000, help="seeds per kind of world")
     parser.add_argument("--minutes", type=float, default=240, help="time limit for each name")
     parser.add_argument("--seed", type=int, default=None, help="first seed; a random one by default")
@@ -103,10 +107,14 @@ def main() -> int:
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     print(f"seed {seed}", flush=True)
     results: dict[str, Any] = {}
+    names = asked.names or (*WORKLOADS, *WORLDS)
+    workloads = Counter(WORKLOADS[name].engine for name in names if name in WORKLOADS)
     with ProcessPoolExecutor(asked.jobs) as pool:
         jobs = {}
-        for name in asked.names or (*WORKLOADS, *WORLDS):
+        for name in names:
             count, job = (asked.worlds, worlds) if name in WORLDS else (asked.states, power)
+            if name in WORKLOADS:
+                count = math.ceil(count / workloads[WORKLOADS[name].engine])
             jobs[pool.submit(job, name, count, seed, asked.minutes * 60)] = name
         for done in as_completed(jobs):
             name = jobs[done]
@@ -128,6 +136,7 @@ def write_report(results: dict[str, Any], seed: int) -> dict[str, Any]:
         faults.update(each.get("faults", {}))
     whole = {
         "ok": all(each["ok"] for each in results.values()),
+        "commit": _commit(),
         "seed": seed,
         "states": {engine: dict(sums) for engine, sums in engines.items()},
         "faults": dict(sorted(faults.items())),
@@ -136,6 +145,12 @@ def write_report(results: dict[str, Any], seed: int) -> dict[str, Any]:
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps(whole, indent=1) + "\n")
     return whole
+
+
+def _commit() -> str:
+    """Return the commit that is simulated; empty outside a git work tree."""
+    words = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":
