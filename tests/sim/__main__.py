@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from tests.sim.git_world import run as run_git_world
 from tests.sim.gossip import run as run_world
 from tests.sim.gossip_live import run as run_live_world
 from tests.sim.ledger_world import run as run_ledger_world
@@ -28,10 +29,11 @@ MODES = ("cut", "rot", *FAULTS)
 WORLDS = {
     "worlds": run_world,
     "live_worlds": run_live_world,
+    "git_worlds": run_git_world,
     "ledger_worlds": run_ledger_world,
     "stream_worlds": run_stream_world,
 }
-ENGINES = {"ledger_worlds": "ledger", "stream_worlds": "stream"}
+ENGINES = {"git_worlds": "gitlog", "ledger_worlds": "ledger", "stream_worlds": "stream"}
 
 
 def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:

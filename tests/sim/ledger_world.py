@@ -3,9 +3,7 @@
     python -m tests.sim.ledger_world --seed 7        one world again, told step by step
     python -m tests.sim.ledger_world --worlds 100    many worlds; a failing seed is minimised
 
-A world is a list of steps drawn from the seed. Each step has its own source of chance, so that a world with some steps
-left out is a world: a failing one is minimised by leaving out what the failure does not need. Each seed has its own mix
-of faults.
+A world is a list of steps drawn from the seed (`tests.sim.steps`). Each seed has its own mix of faults.
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ import argparse
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ropewalk.errors import Forked, HistoryRewritten, Replayed, RopewalkError, Unavailable
+from ropewalk.errors import Replayed, RopewalkError, Unavailable
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import Block, seal
@@ -26,13 +24,18 @@ from ropewalk.ledger.channel.channel import Channel, OpenReplica, open_channel, 
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.envelope.model import envelope_id
+from ropewalk.ledger.keys.failover import propose_policy, rotate_policy
 from ropewalk.ledger.proof.proof import head_signer, signed_head
 from ropewalk.ledger.remote.replica import pull_channel
+from ropewalk.ledger.rules.policy import EVALUATOR, Policy, parse_policy
 from ropewalk.ledger.transparency.head_fork import HeadFork
 from ropewalk.ledger.transparency.witness import WatchedLog, WitnessRequest, accept_head, watch_log
-from ropewalk.simulation import minimise
+from ropewalk.server.watch.config import WatchConfig
+from ropewalk.server.watch.rounds import Watch
+from ropewalk.server.watch.schedules import Schedules
 from tests.fault.failing import Countdown, FailingDisk
 from tests.sim.power.run import MEMORY
+from tests.sim.steps import Step, Tell, draw, run_or_minimise
 from tests.unit.ledger.making import NODE, NOON_NS, observed
 from tests.unit.ledger.rotating import NEXT, rotation
 
@@ -40,17 +43,23 @@ CHANNEL, ORIGIN = "ea.core", "log.example"
 REPLICAS = WITNESSES = 2
 STEPS = 40
 HEADS = SigningKey.generate("ed25519", b"heads" + bytes(27))
-KINDS = ("append", "again", "rotate", "pull", "cut", "stale", "lie", "cosign", "cosign_lie", "full", "clock")
+KINDS = (
+    "append",
+    "again",
+    "rotate",
+    "policy",
+    "pull",
+    "cut",
+    "stale",
+    "lie",
+    "cosign",
+    "cosign_lie",
+    "full",
+    "clock",
+    "watch",
+)
+HOOK = "https://hook.example"
 TRUE = ("append", "pull", "cosign")  # these happen in every world
-
-Tell = Callable[[str], None]
-
-
-class Step(NamedTuple):
-    """What happens, and where its chance comes from."""
-
-    kind: str
-    seed: int
 
 
 class Line:
@@ -93,7 +102,7 @@ class World:
         self.signed: list[tuple[int, bytes]] = []
         self.acknowledged: list[str] = []
         self.keys = [NODE]
-        self.numbers, self.now_ns = 0, NOON_NS
+        self.numbers, self.policies, self.now_ns = 0, 0, NOON_NS
         create_channel(self.origin, CHANNEL, "node", NODE.public, None)
         self.append(random.Random(0))
 
@@ -136,6 +145,38 @@ class World:
             with self._open() as ledger:
                 self.acknowledged.append(ledger.log.submit(rotation().raw).envelope_id.hex())
             self.keys = [NEXT]
+
+    def policy(self, _chance: random.Random) -> None:
+        """The policy of the channel changes while everything else goes on."""
+        self.policies += 1
+        rule = {"id": "r", "name": "r", "version": self.policies, "kind": "correlation", "decision": "audit"}
+        new = parse_policy(Policy("p", (rule,), EVALUATOR, {}).to_bytes())
+        act = propose_policy(self.origin, CHANNEL, new, now_ns=self._now)
+        sealed = rotate_policy(self.origin, act, new, self.keys, now_ns=self._now)
+        self.acknowledged.append(sealed.envelope_id.hex())
+
+    def watch(self, chance: random.Random) -> None:
+        """Archives, packing and drills that are due, then a round of alerts to an endpoint that may be away."""
+
+        def send(_url: str, alert: Any) -> None:
+            if chance.random() < 0.4:
+                raise Unavailable("the endpoint is away")
+            self.tell(f"  {alert['labels']['alertname']}")
+
+        parts: dict[str, Any] = {
+            "channel_keys": lambda _channel: [*self.keys, NODE],
+            "signing_key": lambda _name: NODE,
+        }
+        config = WatchConfig(
+            archive=str(self.origin.parent / "archive"), keep_days=1e-9, drills_s=7_200.0, webhooks=(HOOK,)
+        )
+        watched = self.origin, config
+        for act in Schedules(*watched, **parts, now_ns=self._now, chance=chance.random).run_due():
+            self.tell(f"  {act.partition(' in ')[0]}")
+        found = Watch(*watched, **parts, now_ns=self._now, send=send).round()
+        for alert in found.firing:
+            assert alert["name"] == "LifetimeEnds", f"an alert without a cause: {alert}"  # of the old key
+            assert alert["sent_to"] or found.failures, f"an alert was neither sent nor kept: {alert}"
 
     def pull(self, chance: random.Random) -> None:
         self._pull(chance.choice(self.replicas), Line(self.origin))
@@ -180,7 +221,10 @@ class World:
     # How it is done
 
     def _open(self, **options: Any) -> Any:
-        return open_log(self.origin, CHANNEL, self.keys[-1], now_ns=lambda: self.now_ns, **options)
+        return open_log(self.origin, CHANNEL, self.keys[-1], now_ns=self._now, **options)
+
+    def _now(self) -> int:
+        return self.now_ns
 
     def _height(self) -> int:
         with open_channel(self.origin, CHANNEL) as channel:
@@ -189,11 +233,13 @@ class World:
     def _pull(self, replica: Path, line: Line) -> None:
         try:
             pull_channel(line, replica, CHANNEL)  # type: ignore[arg-type]
-        except (Unavailable, Forked, HistoryRewritten) as error:
+        except RopewalkError as error:  # what it pulled must be the channel in the end
             self.tell(f"  {type(error).__name__}: {error.detail}")
 
     def _fork(self, home: Path, height: int) -> None:
-        blocks = self._blocks(self.origin)[:height]
+        blocks = self._blocks(self.origin)
+        policy_hash = Block.from_lines(blocks[height][1]).header.policy_hash
+        del blocks[height:]
         create_channel(home, CHANNEL, "node", NODE.public, None)
         sealed = [Block.from_lines(lines) for _, lines in blocks]
         key = NODE if self.keys == [NODE] else NEXT
@@ -204,6 +250,7 @@ class World:
             height=height,
             prev_block_hash=sealed[-1].hash if sealed else bytes(32),
             envelopes=[observed(10**6 + height).raw],
+            policy_hash=policy_hash,
             timestamp_ns=self.now_ns + 10**12,
         )
         with OpenReplica(Channel(home, CHANNEL), wait_s=0) as copy:
@@ -259,10 +306,8 @@ def _ids(channel: Channel) -> list[str]:
 
 
 def steps_of(seed: int) -> list[Step]:
-    """Return the steps of a seed: its own mix of what may happen."""
-    chance = random.Random(seed)
-    mix = [kind for kind in KINDS if kind in TRUE or chance.random() < 0.6]
-    return [Step(chance.choice(mix), chance.randrange(1 << 30)) for _ in range(STEPS)]
+    """Return the steps of a seed."""
+    return draw(seed, KINDS, TRUE, STEPS)
 
 
 def play(steps: Sequence[Step], tell: Tell = lambda _text: None) -> int:
@@ -278,21 +323,7 @@ def play(steps: Sequence[Step], tell: Tell = lambda _text: None) -> int:
 
 def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> int:
     """Run one world; if it fails, say which of its steps are enough."""
-    steps = steps_of(seed)
-    try:
-        return play(steps, tell)
-    except Exception as error:
-        kind, text = type(error), str(error)
-
-        def fails(shorter: Sequence[Step]) -> bool:
-            try:
-                play(shorter)
-            except Exception as other:
-                return type(other) is kind and str(other) == text
-            return False
-
-        enough = [tuple(step) for step in minimise(steps, fails)]
-        raise AssertionError(f"seed {seed}: {kind.__name__}: {text}; enough: {enough}") from error
+    return run_or_minimise(seed, steps_of(seed), play, tell)
 
 
 def main() -> int:

@@ -8,7 +8,8 @@ import pytest
 
 from ropewalk.simulation import minimise
 from tests.sim import ledger_world
-from tests.sim.ledger_world import Step, run, steps_of
+from tests.sim.ledger_world import run, steps_of
+from tests.sim.steps import Step
 
 START = [0, *(pytest.param(start, marks=pytest.mark.slow) for start in range(4, 44, 4))]
 
@@ -40,7 +41,7 @@ def test_failing_world_is_minimised(monkeypatch):
 
     monkeypatch.setattr(ledger_world, "accept_head", believing)
     seed = next(seed for seed in range(99) if any(step.kind == "cosign_lie" for step in steps_of(seed)[10:]))
-    with pytest.raises(AssertionError, match="signed a fork") as found:
+    with pytest.raises(AssertionError, match="signed a fork|went back") as found:
         run(seed)
     assert str(found.value).count("('") <= 3
 

@@ -19,6 +19,7 @@ from tests.unit.ledger.archiving import (
     writable,
 )
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, observed, opened
+from tests.unit.ledger.rotating import rotation
 
 from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import Conflict, NotFound, Unavailable, Unverified
@@ -311,6 +312,18 @@ def test_drill_compares_and_leaves_only_a_record(rich, tmp_path):
     assert record["state_root"] == state.hex()
     assert record["seconds"].keys() == {"restore", "index", "proofs", "replay", "compare"}
     assert record["ok"] is True and record["blocks"] == 10
+
+
+def test_drill_passes_after_a_later_rotation(tmp_path):
+    """Proofs carry all key statements of a channel; the archives hold those of their range."""
+    home, cold = tmp_path / "home", tmp_path / "cold"
+    create_channel(home, CHANNEL, "node", NODE.public)
+    with opened(home) as ledger:
+        ledger.log.submit(observed(1, NODE).raw)
+        archived(home, cold)
+        ledger.log.submit(rotation().raw)
+    done = run_drill(cold, CHANNEL, home)
+    assert done.ok, done.to_json()
 
 
 def test_a_drill_on_an_empty_machine_says_what_it_could_not_compare(rich):

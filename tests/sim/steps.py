@@ -1,0 +1,48 @@
+"""Worlds as lists of steps: drawn from a seed, and made small if they fail.
+
+Each step has its own source of chance, so that a world with some steps left out is a world.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ropewalk.simulation import minimise
+
+Tell = Callable[[str], None]
+
+
+class Step(NamedTuple):
+    """What happens, and where its chance comes from."""
+
+    kind: str
+    seed: int
+
+
+def draw(seed: int, kinds: Sequence[str], always: Sequence[str], count: int) -> list[Step]:
+    """Return the steps of a seed: its own mix of what may happen; `always` are in every mix."""
+    chance = random.Random(seed)
+    mix = [kind for kind in kinds if kind in always or chance.random() < 0.6]
+    return [Step(chance.choice(mix), chance.randrange(1 << 30)) for _ in range(count)]
+
+
+def run_or_minimise(
+    seed: int, steps: Sequence[Step], play: Callable[[Sequence[Step], Tell], int], tell: Tell
+) -> int:
+    """Play a world; if it fails, say which of its steps are enough."""
+    try:
+        return play(steps, tell)
+    except Exception as error:
+        kind, text = type(error), str(error)
+
+        def fails(shorter: Sequence[Step]) -> bool:
+            try:
+                play(shorter, lambda _text: None)
+            except Exception as other:
+                return type(other) is kind and str(other) == text
+            return False
+
+        enough = [tuple(step) for step in minimise(steps, fails)]
+        raise AssertionError(f"seed {seed}: {kind.__name__}: {text}; enough: {enough}") from error
