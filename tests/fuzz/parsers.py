@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import gitlog, gossip, kernel, ledger, mailbox, remote, stream
+from tests.fuzz import differential, gitlog, gossip, kernel, ledger, mailbox, remote, stream
 from tests.fuzz.offering import Parser, offer
 
 __all__ = ["PARSERS", "Parser", "offer"]
@@ -15,4 +15,5 @@ PARSERS = (
     *remote.PARSERS,
     *mailbox.PARSERS,
     *stream.PARSERS,
+    *differential.PARSERS,
 )

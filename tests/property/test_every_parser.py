@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pkgutil
 import re
 from importlib import import_module
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.fuzz.parsers import PARSERS, Parser, offer
 
 FUZZ = Path(__file__).parents[1] / "fuzz"
+VECTORS = Path(__file__).parents[2] / "vectors" / "fuzz"
 READING = re.compile(r"(dag_)?decode(_\w+)?|parse(_\w+)?|open_note|split_cid|read_index|read_packed")
 # Parsers that are reached through another one, or that turn texts of the command line and of settings into numbers.
 WITHIN = {
@@ -31,6 +33,16 @@ every = pytest.mark.parametrize("parser", PARSERS, ids=[parser.name for parser i
 @every
 def test_a_parser_takes_a_sample_of_its_own(parser: Parser) -> None:
     assert any(offer(parser, sample) for sample in parser.samples)
+
+
+@every
+def test_kept_inputs_get_their_verdicts(parser: Parser) -> None:
+    """`python -m tests.torture.fuzz --keep` keeps a few small inputs that reached new code."""
+    path = VECTORS / f"{parser.name}.json"
+    kept = json.loads(path.read_text()) if path.exists() else {"taken": [], "refused": []}
+    for verdict in ("taken", "refused"):
+        for text in kept[verdict]:
+            assert offer(parser, bytes.fromhex(text)) is (verdict == "taken"), text
 
 
 @every

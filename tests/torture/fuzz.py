@@ -2,8 +2,9 @@
 
 `make torture ONLY=fuzz` gives every parser of `tests/fuzz` its share of executions, each in a process of its own, and
 writes counts and findings to build/torture-fuzz.json. A finding is the first input of its kind, in hex; give it to the
-parser again with `python -m tests.torture.fuzz --again NAME HEX`. The fuzzer, atheris, is installed with its pinned
-hash into build/fuzz, beside the product's environment and not into it.
+parser again with `python -m tests.torture.fuzz --again NAME HEX`. With `--keep`, the smallest inputs that reached code
+of their own become vectors (vectors/fuzz/NAME.json), with what the parser said of them. The fuzzer, atheris, is
+installed with its pinned hash into build/fuzz, beside the product's environment and not into it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ RUNS_QUICK = 1_000
 SLOW = {"git_index", "git_pack", "segment", "packed_bundle", "bundle"}
 SECONDS_MAX = 900
 FINDINGS_MAX = 20
+KEPT = 16  # inputs of one parser that are taken, and as many that are refused
+KEPT_BYTES_MAX = 512
+VECTORS = Path("vectors") / "fuzz"
 LOCK = Path(__file__).with_name("fuzz.lock")
 TOOLS = Path("build") / "fuzz"
 
@@ -36,7 +40,7 @@ def run(quick: bool) -> dict[str, Any]:
     return fuzz(RUNS_QUICK if quick else RUNS)
 
 
-def fuzz(runs: int, names: list[str] | None = None) -> dict[str, Any]:
+def fuzz(runs: int, names: list[str] | None = None, *, keep: bool = False) -> dict[str, Any]:
     """Every parser in turn; the report has counts and findings for each."""
     from tests.fuzz.parsers import PARSERS
 
@@ -46,6 +50,9 @@ def fuzz(runs: int, names: list[str] | None = None) -> dict[str, Any]:
     parsers: dict[str, Any] = {}
     for name in chosen:
         parsers[name] = _fuzz_apart(name, runs // 5 if name in SLOW else runs)
+        corpus = parsers[name].pop("corpus", [])
+        if keep and corpus and not parsers[name]["findings"]:
+            _keep(name, corpus)
         print(f"  {name}: {parsers[name]['executions']:,} executions", file=sys.stderr, flush=True)
     findings = sum(len(each["findings"]) for each in parsers.values())
     return {
@@ -118,7 +125,10 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
                 found.setdefault("input", raw[:4096].hex())
                 found["times"] += 1
         if counts["executions"] >= runs:
-            report = {**counts, "findings": list(findings.values())}
+            new = (each for each in corpus.iterdir() if not each.name.isdigit())
+            small = sorted((each.read_bytes() for each in new), key=lambda raw: (len(raw), raw))
+            kept = [raw.hex() for raw in small if len(raw) <= KEPT_BYTES_MAX]
+            report = {**counts, "findings": list(findings.values()), "corpus": kept}
             (folder / "answer.json").write_text(json.dumps(report))
             os._exit(0)
 
@@ -127,6 +137,21 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
     options += [f"-artifact_prefix={folder}/", f"-dict={words}"]
     atheris.Setup([sys.argv[0], *options, str(corpus)], one)
     atheris.Fuzz()
+
+
+def _keep(name: str, corpus: list[str]) -> None:
+    """Write the smallest inputs of a run, with the parser's verdict of each."""
+    from tests.fuzz.parsers import PARSERS, offer
+
+    parser = next(each for each in PARSERS if each.name == name)
+    verdicts: dict[bool, list[str]] = {True: [], False: []}
+    for text in corpus:
+        kept = verdicts[offer(parser, bytes.fromhex(text))]
+        if len(kept) < KEPT:
+            kept.append(text)
+    VECTORS.mkdir(exist_ok=True)
+    document = {"parser": name, "taken": verdicts[True], "refused": verdicts[False]}
+    (VECTORS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _dictionary(samples: tuple[bytes, ...]) -> str:
@@ -153,6 +178,9 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.torture.fuzz", description=__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="parsers; default all")
     options.add_argument("--runs", type=int, default=RUNS)
+    options.add_argument(
+        "--keep", action="store_true", help="write the inputs that reached new code as vectors"
+    )
     options.add_argument("--one", nargs=3, metavar=("NAME", "RUNS", "FOLDER"), help=argparse.SUPPRESS)
     options.add_argument("--again", nargs=2, metavar=("NAME", "HEX"), help="give one input to one parser")
     asked = options.parse_args()
@@ -164,7 +192,7 @@ def main() -> int:
         parser = next(each for each in PARSERS if each.name == asked.again[0])
         print("taken" if offer(parser, bytes.fromhex(asked.again[1])) else "refused")
         return 0
-    report = fuzz(asked.runs, asked.names or None)
+    report = fuzz(asked.runs, asked.names or None, keep=asked.keep)
     target = Path("build") / "torture-fuzz.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(report, indent=2) + "\n")
