@@ -41,7 +41,7 @@ def test_failing_world_is_minimised(monkeypatch):
 
     monkeypatch.setattr(ledger_world, "accept_head", believing)
     seed = next(seed for seed in range(99) if any(step.kind == "cosign_lie" for step in steps_of(seed)[10:]))
-    with pytest.raises(AssertionError, match="signed a fork|went back") as found:
+    with pytest.raises(AssertionError, match=r"signed a fork|went back") as found:
         run(seed)
     assert str(found.value).count("('") <= 3
 
