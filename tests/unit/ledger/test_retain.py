@@ -277,6 +277,18 @@ def test_object_in_the_way_is_never_written_over(home, bucket):
     assert retain(home, f"s3://{bucket}").dropped > 3, "what was uploaded before is kept"
 
 
+def test_object_with_a_foreign_name_is_left_alone(home, bucket):
+    """A name in the bucket must not choose a path here, nor stop a restore."""
+    assert retain(home, f"s3://{bucket}").dropped > 3
+    client = boto3.client("s3")
+    (one,) = {each["Key"].rpartition("/")[0] for each in client.list_objects_v2(Bucket=bucket)["Contents"]}
+    for name in ("..", ".", ".hidden", "../../outside", "sub/outside"):
+        client.put_object(Bucket=bucket, Key=f"{one}/{name}", Body=b"other bytes")
+    with cold_store(f"s3://{bucket}").folder() as folder:
+        assert {path.name for path in (folder / one).iterdir()} >= {"archive.manifest.json", "blocks.seg.zst"}
+        assert run_drill(folder, CHANNEL, home, trust=TRUST).ok
+
+
 def test_object_storage_errors_name_the_place(home, bucket, monkeypatch):
     with pytest.raises(Unavailable, match="s3://absent-bucket"):
         retain(home, "s3://absent-bucket/x")

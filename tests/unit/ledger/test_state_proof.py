@@ -15,14 +15,21 @@ from tests.unit.ledger.making import observed as envelope
 from vectors.generate.state_map import state_root as second_root
 
 import ropewalk
-from ropewalk.errors import InvalidProof, NotFound, RopewalkError
+from ropewalk.errors import Invalid, InvalidProof, NotFound, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
 from ropewalk.ledger.replay.prove_state import prove_state
 from ropewalk.ledger.replay.reducers import REDUCERS
 from ropewalk.ledger.replay.replay import Replay, parse_snapshot, snapshot_envelope
-from ropewalk.ledger.replay.state_map import StateMap, check_members, parse_pointer, state_map_root, value_at
+from ropewalk.ledger.replay.state_map import (
+    StateMap,
+    check_members,
+    parse_pointer,
+    pointer_text,
+    state_map_root,
+    value_at,
+)
 from ropewalk.ledger.replay.state_proof import parse_state_proof, verify_state_proof
 
 CHANNEL = "ea.core"
@@ -136,6 +143,27 @@ def test_changed_proof_fails(home, tmp_path, change):
     path = proof_file(home, "/total", tmp_path / "proof.json")
     path.write_bytes(jcs.encode({**json.loads(path.read_bytes()), **change}))
     assert ropewalk.verify(path, trust=TRUST).verdict == "failed"
+
+
+@pytest.mark.parametrize("text", ["web", "/a~", "/a~2b", "/~/x", "~0"])
+def test_pointer_has_one_spelling(text):
+    with pytest.raises(Invalid, match="JSON pointer"):
+        parse_pointer(text)
+
+
+@given(KEYS)
+def test_pointer_names_one_key(key):
+    """Otherwise the report about a member "web/prod" would read like one about /web/prod."""
+    assert parse_pointer(pointer_text(key)) == key
+
+
+def test_report_names_the_key_without_doubt(home):
+    proof = prove_state(home, CHANNEL, COUNTS, ("seen", "a"))
+    said = {
+        key: verify_state_proof(replace(proof, key=key), TRUST).steps[-1].detail
+        for key in (("web/prod",), ("web", "prod"), ("web~1prod",))
+    }
+    assert len(set(said.values())) == 3
 
 
 def test_value_claimed_absent_fails(home, tmp_path):

@@ -25,7 +25,9 @@ from ropewalk.ledger.archive.write import ArchivedRange, ArchiveResult, archive_
 from ropewalk.ledger.block.block import check_channel_name
 
 PIECE_BYTES: Final = 1 << 20
-_KEY: Final = re.compile(r"([a-z][a-z0-9._-]{0,127})/([0-9]{20})-([0-9]{20})/([A-Za-z0-9._-]{1,128})")
+_KEY: Final = re.compile(
+    r"([a-z][a-z0-9._-]{0,127})/([0-9]{20})-([0-9]{20})/([A-Za-z0-9_-][A-Za-z0-9._-]{0,127})"
+)
 _URL: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 
 

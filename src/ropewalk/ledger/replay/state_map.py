@@ -8,6 +8,7 @@ show the values of neighbours.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ropewalk.kernel.digest import Tag, blake3, tagged
 from ropewalk.ledger.replay.reducers import State
 
 Key = tuple[str, ...]
+_BAD_ESCAPE = re.compile(r"~(?![01])")
 LEAVES_MAX = 100_000  # members of one value that a proof may show
 TREE = merkle.Hasher(
     "state", blake3_module.blake3, bytes(Tag.STATE_LEAF), bytes(Tag.STATE_NODE), blake3(Tag.EMPTY)
@@ -64,7 +66,7 @@ class StateMap:
         start, end = self._run(key)
         if end - start > LEAVES_MAX:
             raise RangeExceeded(
-                f"/{'/'.join(key)} has {end - start:,} members, a proof shows at most {LEAVES_MAX:,}",
+                f"{pointer_text(key)} has {end - start:,} members, a proof shows at most {LEAVES_MAX:,}",
                 advice="Prove a key further down.",
             )
         start, end = max(0, start - 1), min(len(self.keys), end + 1)
@@ -149,10 +151,10 @@ def check_members(root: bytes, proof: MemberProof, key: Key, *value: State) -> N
     below = [leaf for leaf in leaves if leaf.key < key]
     found = [leaf for leaf in leaves if leaf.key[: len(key)] == key]
     if found != expected:
-        raise InvalidProof(f"proof: the leaves at /{'/'.join(key)} are not those of the value")
+        raise InvalidProof(f"proof: the leaves at {pointer_text(key)} are not those of the value")
     # A neighbour on each side, or the end of the map, shows that nothing was left out.
     if (not below and proof.index) or (len(below) + len(found) == len(leaves) and end != proof.size):
-        raise InvalidProof(f"proof: no neighbour shows that all of /{'/'.join(key)} is there")
+        raise InvalidProof(f"proof: no neighbour shows that all of {pointer_text(key)} is there")
     if map_root(proof.size, proof.tree_root) != root:
         raise InvalidProof("proof: size and tree root do not give the root of the state")
     hashes = [leaf.hash() for leaf in leaves]
@@ -165,9 +167,20 @@ def parse_pointer(text: str) -> Key:
     >>> parse_pointer("/web/a~1b")
     ('web', 'a/b')
     """
-    if text and not text.startswith("/"):
-        raise Invalid(f'a key must be a JSON pointer such as /web/prod, got "{text}"')
+    if (text and not text.startswith("/")) or _BAD_ESCAPE.search(text):
+        raise Invalid(
+            f'a key must be a JSON pointer such as /web/prod, with ~ as ~0 and / as ~1, got "{text}"'
+        )
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
+
+
+def pointer_text(key: Key) -> str:
+    """Return a key as the JSON pointer that names it alone.
+
+    >>> pointer_text(("web", "a/b")), pointer_text(())
+    ('/web/a~1b', '')
+    """
+    return "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in key)
 
 
 def value_at(state: State, key: Key) -> tuple[Any, ...]:

@@ -12,7 +12,14 @@ from ropewalk.ledger.proof.proof import Proof, hashes, members, natural, parse_p
 from ropewalk.ledger.proof.steps import compared, short
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.replay import companion, parse_snapshot
-from ropewalk.ledger.replay.state_map import LEAVES_MAX, Key, MemberProof, StateLeaf, check_members
+from ropewalk.ledger.replay.state_map import (
+    LEAVES_MAX,
+    Key,
+    MemberProof,
+    StateLeaf,
+    check_members,
+    pointer_text,
+)
 from ropewalk.ledger.rules.policy import EVALUATOR
 
 KIND: Final = "state"
@@ -85,7 +92,7 @@ def parse_state_proof(raw: bytes) -> StateProof:
 def verify_state_proof(proof: StateProof, trust: Trust | None = None) -> Report:
     """Verify a state proof offline: the snapshot's envelope first, then what it says, then the member."""
     of_snapshot = verify_proof(proof.snapshot, trust)
-    where = f"/{'/'.join(proof.key)} at height {proof.height}"
+    where = f"{pointer_text(proof.key) or 'the whole state'} at height {proof.height}"
     said = f"{where} {'has this value' if proof.value else 'is absent'}"
     steps = [
         *of_snapshot.steps,
