@@ -312,6 +312,8 @@ def policies() -> Case:
     hashes = {name: policy_hash_of(each) for name, each in zip("abc", (first, second, third), strict=True)}
     once, yes, no = turned(5, first, second), {"expect": True}, {"expect": False}
     twice = [once, turned(7, second, third)]
+    back = turned(6, second, first, since=at(2))
+    gone = said(3, end("revoke", ANN), FIRST, policy_hash=hashes["a"])
 
     def at_block(
         name: str, why: str, keys: list[Case], height: int, has: str | None, pins: str | None, **expect: Any
@@ -359,6 +361,33 @@ def policies() -> Case:
             forged("other_policy", "not the one that the act names", carries=third),
             forged("other_block", "its block has another policy", held=hashes["c"]),
             forged("other_channel", "said in another channel", channel="ea.other"),
+            at_block("back", "to an earlier policy, by a new act", [once, back], 7, "a", "a", **yes),
+            at_block(
+                "newer",
+                "and again, by another",
+                [once, back, turned(7, first, second, since=at(2))],
+                8,
+                "b",
+                "a",
+                **yes,
+            ),
+            wrong("repeated", "its approvals were used", once, back, turned(7, first, second)),
+            wrong(
+                "older", "approved before the last change", once, back, turned(7, first, third, since=at(1))
+            ),
+            wrong(
+                "repeated_at_once", "the same act", once, turned(6, second, first), turned(7, first, second)
+            ),
+            wrong("approver_revoked", "ann's key does not count", gone, once),
+            at_block(
+                "others_approve",
+                "the rest is enough",
+                [gone, turned(5, first, second, approvers=(BEN, CID))],
+                6,
+                "b",
+                "a",
+                **yes,
+            ),
             wrong("same", "to itself", turned(5, first, first)),
             wrong("minority", "a policy that is none", turned(5, first, control(PEOPLE, ("promote",), 1))),
         ],
@@ -465,6 +494,12 @@ def line() -> Case:
             ),
             wrong("other_envelope", "not the one that its block holds", other),
             wrong(
+                "approver_revoked",
+                "a rotation that a revoked key approved, whatever the policy asks",
+                said(3, end("revoke", ANN), FIRST),
+                said(5, overlap, FIRST, new=SECOND, approvals=approvals_of(overlap, (ANN,))),
+            ),
+            wrong(
                 "retire_current", "the key that seals gives way first", said(5, end("retire", FIRST), FIRST)
             ),
         ],
@@ -501,9 +536,12 @@ def evidence() -> Case:
     def wrong(name: str, why: str, *keys: Case) -> Case:
         return case(name, why, list(keys), error="RopewalkError")
 
-    def under(policy: Case, *people: SigningKey) -> tuple[Case, Case]:
-        """The channel gets that policy, then other evidence."""
-        return turned(3, None, policy, approvers=()), changed_evidence(people=people, policy=policy)
+    def under(policy: Case, *people: SigningKey, gone: SigningKey | None = None) -> list[Case]:
+        """The channel gets that policy, perhaps revokes a key, then gets other evidence."""
+        hash_ = policy_hash_of(policy)
+        revoked = [] if gone is None else [said(4, end("revoke", gone), FIRST, policy_hash=hash_)]
+        changed = changed_evidence(people=people, policy=policy)
+        return [turned(3, None, policy, approvers=()), *revoked, changed]
 
     return {
         "name": "evidence_rotation",
@@ -531,6 +569,30 @@ def evidence() -> Case:
                 changed_evidence(6, "dd" * 32, "bb" * 32),
             ),
             wrong("forgotten", "there were settings", first, changed_evidence(6, None, "bb" * 32)),
+            recorded(
+                "back",
+                "to earlier settings, by a new act",
+                "aa" * 32,
+                first,
+                second,
+                changed_evidence(7, "bb" * 32),
+            ),
+            wrong(
+                "repeated",
+                "the same act",
+                first,
+                second,
+                changed_evidence(7, "bb" * 32),
+                changed_evidence(8, "aa" * 32, "bb" * 32),
+            ),
+            wrong(
+                "older",
+                "than the last change",
+                changed_evidence(since=at(2)),
+                changed_evidence(6, "aa" * 32, "bb" * 32, since=at(1)),
+            ),
+            wrong("approver_revoked", "ann's key does not count", *under(two, ANN, CID, gone=ANN)),
+            recorded("others_approve", "the rest is enough", "aa" * 32, *under(two, BEN, CID, gone=ANN)),
             wrong("same_settings", "by themselves", changed_evidence(old="aa" * 32)),
             wrong("other_key", "not about the key that seals", changed_evidence(key=fingerprint(OTHER))),
             wrong("other_channel", "said in another channel", changed_evidence(channel="ea.other")),

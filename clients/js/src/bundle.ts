@@ -339,6 +339,8 @@ class BundleCheck {
     if (manifest.blockHashes.length !== wanted) this.#fail("block_signatures", `${manifest.blockHashes.length} hashes for ${wanted} blocks`);
     const last = records[records.length - 1] ?? null;
     if (last !== null && last.policyHash !== manifest.policyHash) this.#fail("policy_hash", "policy_hash of the manifest must be that of its last block");
+    const ended = last === null ? null : reasonOf(() => this.#history.checkUnended(manifest.signer, last));
+    if (ended !== null) this.#fail("bundle_signature", ended, { member: SIGNATURE });
   }
 
   #signatureStep(): Step {

@@ -5,6 +5,7 @@
 
 import { toHex } from "./bytes.ts";
 import { RopewalkError } from "./errors.ts";
+import { encode } from "./jcs.ts";
 import type { PublicKey } from "./keys.ts";
 import { type BlockRecord, type Envelope, type Trust, checkBlockSignature, checkEnvelopeSignature, checkPayloadHash, parseTimestamp } from "./ledger.ts";
 import { type Policy, requireApprovals } from "./policy.ts";
@@ -27,8 +28,8 @@ const idOf = (key: PublicKey): string => toHex(key.identity());
 const unverified = (what: string): RopewalkError => new RopewalkError("Unverified", what);
 const refused = (what: string): RopewalkError => new RopewalkError("SigInvalid", what);
 
-const isValid = (found: Validity, height: number, atNs: bigint): boolean =>
-  height > found.above && atNs >= found.sinceNs && found.ends.every(([above, untilNs]) => height <= above || atNs < untilNs);
+const hasEnded = (found: Validity, height: number, atNs: bigint): boolean => found.ends.some(([above, untilNs]) => height > above && atNs >= untilNs);
+const isValid = (found: Validity, height: number, atNs: bigint): boolean => height > found.above && atNs >= found.sinceNs && !hasEnded(found, height, atNs);
 
 function timeOf(ns: bigint): string {
   const [seconds, rest] = [ns / 1_000_000_000n, ns % 1_000_000_000n];
@@ -51,6 +52,7 @@ export class KeyHistory {
   readonly #policies: { above: number; old: string | null; policy: Policy }[] = [];
   /** The hash of the evidence settings that the channel recorded last. */
   evidenceHash: string | null = null;
+  readonly #changes: KeyStatement[] = []; // of policy and evidence settings
   #epoch = 0;
   #begun = false;
   #leads = false;
@@ -108,6 +110,12 @@ export class KeyHistory {
   isValid(key: PublicKey, height: number, atNs: bigint): boolean {
     const found = this.#validities.get(idOf(key));
     return found !== undefined && isValid(found, height, atNs);
+  }
+
+  /** Throw if the key that signs a range of blocks ended before the last of them. */
+  checkUnended(key: PublicKey, last: BlockRecord): void {
+    const found = this.#validities.get(idOf(key));
+    if (found && hasEnded(found, last.height, last.timestampNs)) throw refused(`${key.did()} ${explain(found)}; block ${last.height} is of ${timeOf(last.timestampNs)}`);
   }
 
   isRevoked(key: PublicKey): boolean {
@@ -192,6 +200,7 @@ export class KeyHistory {
         if (this.#validities.get(idOf(record.signer))?.named === false) return;
         if (said.act === "evidence") this.evidenceHash = said.signed.new_evidence_hash as string;
         else this.#policies.push({ above: record.height, old: said.signed.policy_hash as string | null, policy: checkPolicyRotation(said, record) });
+        this.#changes.push(said);
       } else this.#apply(said, record.height);
       this.#statements.set(record.height, hash);
     });
@@ -214,6 +223,8 @@ export class KeyHistory {
       if (!found && said.act !== "revoke") throw unverified(`${said.key.slice(0, 16)}… is not a key of this channel`);
       if (found && !found.successor && this.#trust !== null) throw unverified(`${found.key.did()} was not replaced yet: rotate first, then ${said.act}`);
     }
+    const gone = said.approvals.find((each) => this.#revoked.get(idOf(each.approver))?.some((one) => record.height > one.above && record.timestampNs >= one.sinceNs));
+    if (gone) throw refused(`approved with ${gone.approver.did()}, which was revoked`);
     const policy = this.#policies.find((each) => each.policy.hash === record.policyHash)?.policy;
     if (policy) requireApprovals(said.signed, said.approvals, policy.controls);
     return said;
@@ -222,6 +233,9 @@ export class KeyHistory {
   #lookAtSettings(said: KeyStatement, record: BlockRecord): void {
     const { evidence_hash: from, new_evidence_hash: to } = said.signed;
     if (said.key !== idOf(record.signer)) throw unverified(`${said.key.slice(0, 16)}… is not the key that signed it`);
+    const text = toHex(encode(said.signed));
+    const former = this.#changes.filter((each) => each.act === said.act);
+    if (former.some((each) => said.sinceNs < each.sinceNs || toHex(encode(each.signed)) === text)) throw unverified(`the ${said.act} change was made before, or is older than the last one`);
     if (said.act === "policy") checkPolicyRotation(said, record);
     else if (from === to || ![null, from].includes(this.evidenceHash)) throw unverified("it must replace the evidence settings that were recorded last by other ones");
   }
@@ -241,8 +255,6 @@ export class KeyHistory {
   #lookAtPromotion(said: KeyStatement, envelope: Envelope, record: BlockRecord): void {
     const below = checkPromotion(said, envelope, record);
     if (this.#trust !== null && !this.isValid(below.signer, below.height, below.timestampNs)) throw refused(`the block below is signed by ${below.signer.did()}, which is not valid there`);
-    const gone = said.approvals.find((each) => this.#revoked.get(idOf(each.approver))?.some((one) => record.height > one.above && record.timestampNs >= one.sinceNs));
-    if (gone) throw refused(`approved with ${gone.approver.did()}, which was revoked`);
     if (said.signed.epoch !== this.#epoch + 1) throw unverified(`it begins epoch ${String(said.signed.epoch)}, and epoch ${this.#epoch + 1} is next`);
     this.#checkNew(record.signer);
   }

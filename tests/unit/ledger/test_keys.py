@@ -714,6 +714,28 @@ def test_evidence_change_needs_two_people(ropewalk):
     assert done(ropewalk, "ledger", "verify", "--deep")["ok"]
 
 
+def test_controlled_evidence_is_recorded_from_the_first(tmp_path):
+    """One person must not put a file there before the first settings are approved."""
+    key_files.make(tmp_path / "keys", "node", "ed25519", b"node" + bytes(28))
+    make_channel(tmp_path, two_people("evidence"))
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(observed(1).raw)
+    settings = EvidenceSettings((Authority("a root").pem,))
+    write_evidence(tmp_path, CHANNEL, settings)
+    with pytest.raises(Unverified, match="not the one that the channel recorded"):
+        opened_with(tmp_path, NODE)
+    steps = {step.name: step.status for step in verify_stored(tmp_path, CHANNEL).steps}
+    assert steps["evidence_settings"] == "failed"
+
+
+def test_rotation_approved_by_a_revoked_key_is_refused(tmp_path):
+    make_channel(tmp_path, two_people("rotate"))
+    with opened_with(tmp_path, NODE, NEXT) as opened:
+        opened.log.submit(act_of("revoke", SECP, signer=NODE, since=3).raw)  # also before its date has come
+        with pytest.raises(RopewalkError, match="which was revoked"):
+            opened.log.submit(statement(ROTATE, ADA, SECP))
+
+
 # --- versions ---
 
 

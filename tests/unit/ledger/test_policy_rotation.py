@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, SECP, observed
-from tests.unit.ledger.rotating import CHANNEL, NEXT, STRANGER, Chain, at, make_channel, opened_with
+from tests.unit.ledger.rotating import CHANNEL, NEXT, STRANGER, Chain, act_of, at, make_channel, opened_with
 from tests.unit.ledger.test_failover import copied, promoted
 
 from ropewalk.errors import Conflict, Denied, RopewalkError
@@ -137,6 +137,35 @@ def test_forged_policy_rotation_is_refused(case):
     )
     for policy in (OLD, None):
         assert why in fault(chain, policy=policy)
+
+
+def test_policy_rotation_cannot_be_replayed():
+    """The key alone must not bring a policy back that two people approved once, and took back since."""
+    chain = chain_of()
+    chain.add(NODE, rotated(chain))
+    under(chain, NEW, rotated(chain, old=NEW, new=OLD, old_hash=NEW.hash, new_hash=OLD.hash, since=at(2)))
+    assert fault(chain) == ""
+    for again in (rotated(chain), rotated(chain, new=WEAK, new_hash=WEAK.hash, since=at(1))):
+        under(chain, OLD, again)
+        assert "was made before, or is older than the last one" in fault(chain)
+        chain.blocks.pop()
+    under(chain, OLD, rotated(chain, since=at(2)))
+    assert fault(chain) == ""
+
+
+def test_policy_rotation_approved_by_a_revoked_key_is_refused():
+    chain = chain_of()
+    chain.add(NODE, act_of("revoke", SECP, signer=NODE, approvals=()))
+    chain.add(NODE, rotated(chain))
+    assert "which was revoked (a test)" in fault(chain)
+
+
+def test_proposal_is_dated_no_earlier_than_the_last_change(tmp_path):
+    """Clocks of proposers differ; an honest proposal must not be refused for that."""
+    make_channel(tmp_path, OLD)
+    rotate(tmp_path)
+    late = propose_policy(tmp_path, CHANNEL, OLD, now_ns=lambda: NOON_NS - 10**9)
+    assert late.since == at(0)
 
 
 def test_policy_rotation_by_an_unnamed_key_changes_no_pin():

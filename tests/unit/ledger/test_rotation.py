@@ -13,6 +13,7 @@ from tests.unit.ledger.rotating import (
     STRANGER,
     THIRD,
     Chain,
+    act_of,
     at,
     make_channel,
     opened_with,
@@ -23,14 +24,14 @@ from tests.unit.ledger.rotating import (
 
 from ropewalk.disk import key_files
 from ropewalk.disk.repository_paths import make_repository
-from ropewalk.errors import Conflict, Damaged, Forked, RopewalkError, Unverified
+from ropewalk.errors import Conflict, Damaged, Forked, RopewalkError, SigInvalid, Unverified
 from ropewalk.ledger.archive.check import verify_archives
 from ropewalk.ledger.archive.pack import pack_channel
 from ropewalk.ledger.archive.restore import restore_channel
 from ropewalk.ledger.archive.write import archive_channel
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.bundle.check import BundleVerifier
-from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
+from ropewalk.ledger.bundle.files import export_blocks, export_bundle, verify_bundle
 from ropewalk.ledger.bundle.format import BundleBuilder, block_name, frame_member, proof_name
 from ropewalk.ledger.bundle.tar import END
 from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
@@ -423,6 +424,38 @@ def test_bundles_of_any_range_verify_by_the_first_key(tmp_path, start, end):
     assert step_of(other, "bundle_signature").status == "failed"
 
 
+def test_ended_key_signs_no_later_bundle(tmp_path):
+    """A key that was replaced or retired signs what it was valid for, and nothing later."""
+    rotated_channel(tmp_path)
+    path = tmp_path / "b.tar.zst"
+    with open_channel(tmp_path, CHANNEL) as reading:
+        export_bundle(reading, NODE, 0, 1, path)
+        assert verify_bundle(path, FIRST).report.ok
+        with pytest.raises(SigInvalid, match="is valid until"):
+            export_bundle(reading, NODE, 0, 4, tmp_path / "later.tar.zst")
+        export_blocks(reading.blocks(0, 4), NODE, path, reading.key_proofs())
+    step = verify_bundle(path, FIRST).report.first_failure
+    assert step is not None and step.name == "bundle_signature"
+    assert "is valid until" in step.detail
+
+
+def test_overlap_ends_with_a_retirement(tmp_path):
+    """Until its end, a key in its overlap signs bundles of all blocks."""
+    chain = Chain()
+    chain.add(NODE)
+    chain.add(NODE, rotation(until=100))
+    chain.add(NEXT)
+    path = tmp_path / "b.tar.zst"
+    export_blocks(chain.blocks, NODE, path)
+    assert verify_bundle(path, FIRST).report.ok
+    chain.add(NEXT, act_of("retire", NODE, signer=NEXT))
+    chain.add(NEXT)
+    export_blocks(chain.blocks, NODE, path)
+    assert step_of(verify_bundle(path, FIRST).report, "bundle_signature").status == "failed"
+    export_blocks(chain.blocks, NEXT, path)
+    assert verify_bundle(path, FIRST).report.ok
+
+
 def test_an_altered_rotation_in_a_bundle_is_refused(tmp_path):
     chain = rotated_chain()
     gathering = BundleBuilder()
@@ -482,6 +515,17 @@ def test_archives_made_by_either_key_verify_by_the_first_and_restore(tmp_path, k
     with opened_with(back, NODE if keep_blocks else NEXT) as opened:
         assert opened.log.submit(observed(50).raw).height == restored.blocks
     assert verify_stored(back, CHANNEL, trust=FIRST, deep=True).ok
+
+
+def test_ended_key_signs_no_later_archive(tmp_path, monkeypatch):
+    rotated_channel(tmp_path / "home")
+    with pytest.raises(SigInvalid, match="is valid until"):
+        archive_channel(tmp_path / "home", CHANNEL, NODE, tmp_path / "cold")
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyHistory, "check_unended", lambda *_: None)
+        archive_channel(tmp_path / "home", CHANNEL, NODE, tmp_path / "cold")
+    step = verify_archives(tmp_path / "cold", trust=FIRST).first_failure
+    assert step is not None and step.name == "signatures" and "is valid until" in step.detail
 
 
 def test_a_packed_channel_goes_on_across_a_rotation(tmp_path):

@@ -35,6 +35,7 @@ from ropewalk.ledger.archive.manifest import (
     listed_hash,
     parse_archive_manifest,
 )
+from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.bundle.manifest_fields import claimed_signer
 from ropewalk.ledger.evidence.recheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.ingest.thread_pool import ThreadPool
@@ -126,6 +127,7 @@ class _Check:
     settings: dict[str, bytes] = field(default_factory=dict)  # of the last archive
     forks: dict[str, bytes] = field(default_factory=dict)
     signers: dict[PublicKey, ArchiveFolder] = field(default_factory=dict)  # with the first archive of each
+    last_records: list[tuple[PublicKey, ArchiveFolder, bytes]] = field(default_factory=list)  # by signer
     known: KeyHistory | None = None  # the key history as far as the archives carry proofs of it
 
     def fail(self, step: str, one: ArchiveFolder, detail: str, **facts: Any) -> None:
@@ -228,6 +230,8 @@ def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, lis
             for height, lines in read_blocks(one.path / BLOCKS, one.first, one.last):
                 if listed_hash(lines[0]) != manifest.block_hashes[height - one.first]:
                     check.fail("manifests", one, f"block {height} is not the listed one", height=height)
+                if height == one.last:
+                    check.last_records.append((manifest.signer, one, lines[0]))
                 yield height, lines
         except Damaged as error:
             check.damage.append(error)
@@ -295,7 +299,7 @@ def _keep_file(name: str, raw: bytes, check: _Check) -> None:
 
 
 def _check_signers(check: _Check) -> None:
-    """Check that every manifest is signed by a named key or a proven successor."""
+    """Check that every manifest is signed by a named key or a proven successor that had not ended."""
     for signer, one in check.signers.items():
         lines = [check.key_history, *([check.known] if check.known is not None else [])]
         if not any(line.descends(signer, check.trust.block_signers) for line in lines):
@@ -306,6 +310,12 @@ def _check_signers(check: _Check) -> None:
             check.fail("signatures", one, why, file=SIGNATURE)
         elif any(signer.identity() in line.revoked for line in lines):
             check.fail("signatures", one, f"{signer.did()} was revoked", file=SIGNATURE)
+    for signer, one, raw in check.last_records:
+        try:
+            last = parse_record(raw).header
+            check.key_history.check_unended(signer, last.height, last.timestamp_ns)
+        except RopewalkError as error:
+            check.fail("signatures", one, error.detail, file=SIGNATURE)
 
 
 def _signed(check: _Check) -> str:

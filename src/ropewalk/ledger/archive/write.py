@@ -237,6 +237,7 @@ def _write_one(
                 break
         if not hashes:
             raise Damaged(f"channel {settings.channel} ends before block {chain.height}", height=chain.height)
+        reading.key_history().check_unended(key.public, writer.height - 1, last_ns)
         digest, packed = writer.pack()
         small = {**_settings(reading.folder), **forks}
         if said := reading.key_proofs():

@@ -298,6 +298,16 @@ class BundleVerifier:
         self._paths.close(missing=bool(missing), cut=bool(self._cut))
         if not self._cut:
             self._headers.close()
+            self._check_signer_unended(self._headers)
+
+    def _check_signer_unended(self, headers: HeaderCheck) -> None:
+        assert self.manifest is not None
+        signer, last = self.manifest.signer, headers.last
+        try:
+            if last is not None:
+                headers.key_history.check_unended(signer, last.height, last.timestamp_ns)
+        except RopewalkError as error:
+            self._findings.add("bundle_signature", error.detail, member=SIGNATURE)
 
     def _signature_step(self) -> Outcome:
         if self._anybody:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.errors import Conflict, Damaged, RangeExceeded, RopewalkError
 from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.report import Report
-from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.block.block import Block, parse_record
 from ropewalk.ledger.bundle.anchors import AnchorFinding, BundleAnchor
 from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.format import BundleBuilder, block_name, cbor_name, frame_member, proof_name
@@ -112,6 +112,8 @@ def export_bundle(
     carried = anchors.over(start, end) if anchors is not None else ()
     if path.exists() and _is_complete(channel, path, start, end, created_at, carried, both):
         return ExportedBundle(path, start, end, path.stat().st_size, kept=True)
+    last = parse_record(channel.index.lines_of(end, None)[0]).header
+    channel.key_history().check_unended(key.public, end, last.timestamp_ns)
     blocks: Iterable[Block] = channel.blocks(start, end)
     if watch is not None:
         blocks = watch(blocks)

@@ -54,6 +54,7 @@ from ropewalk.ledger.ingest.log import ChannelWriter, check_time
 from ropewalk.ledger.ingest.ports import Head, IngestLimits
 from ropewalk.ledger.ingest.sealer import FENCE, fenced, foreign_channel, no_key
 from ropewalk.ledger.ingest.thread_pool import ThreadPool
+from ropewalk.ledger.keys.approvals import is_controlled
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof, parse_key_proofs
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.proof import Consistency, Proof, RangeStatement
@@ -358,9 +359,10 @@ class OpenLog(Closing):
             raise foreign_channel(self.channel.settings.channel, key_history.current.key)
         if not any(validity.is_valid(self.index.state.height, now_ns) for validity in known):
             raise no_key(self.channel.settings.channel, key_history, now_ns)
-        if key_history.evidence not in (None, evidence_hash(self.channel.folder)):
+        fault = evidence_fault(self.channel, key_history)
+        if fault:
             raise Unverified(
-                f"channel {self.channel.settings.channel}: evidence.json is not the one that the channel recorded",
+                f"channel {self.channel.settings.channel}: {fault}",
                 advice="Restore the file, or set the evidence again with `ropewalk ledger evidence set`.",
             )
 
@@ -441,6 +443,18 @@ def channel_evidence(
     from ropewalk.ledger.evidence.verify import evidence_check
 
     return evidence_check(parse_evidence_trust(raw), now_ns)
+
+
+def evidence_fault(channel: Channel, key_history: KeyHistory) -> str:
+    """Return how the evidence settings in use differ from the recorded ones; empty if they do not.
+
+    Unrecorded settings are a fault only if the first policy of the channel controls them.
+    """
+    found, recorded = evidence_hash(channel.folder), key_history.evidence
+    if found == recorded or (recorded is None and not is_controlled(channel.settings.policy, "evidence")):
+        return ""
+    missing = "missing, so it is " if found is None else ""
+    return f"evidence.json is {missing}not the one that the channel recorded"
 
 
 def evidence_hash(folder: Path) -> bytes | None:

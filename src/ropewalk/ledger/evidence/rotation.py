@@ -24,8 +24,9 @@ from ropewalk.ledger.channel.channel import Channel, OpenReplica, check_fence, e
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.evidence.settings import write_evidence
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
-from ropewalk.ledger.keys.approvals import Approval
+from ropewalk.ledger.keys.approvals import Approval, is_controlled
 from ropewalk.ledger.keys.failover import SECOND_NS, seal_change
+from ropewalk.ledger.keys.policies import changed_ns
 from ropewalk.ledger.keys.statements import KeyAct
 
 if TYPE_CHECKING:  # it loads a large library, as only channels with evidence should
@@ -50,7 +51,7 @@ def propose_evidence(
         "evidence",
         reading.settings.channel,
         key_history.current.key.identity(),
-        format_timestamp(now_ns() // SECOND_NS * SECOND_NS),
+        format_timestamp(max(now_ns() // SECOND_NS * SECOND_NS, changed_ns("evidence", key_history.changes))),
         reason=reason,
         old_hash=key_history.evidence or evidence_hash(reading.folder),
         new_hash=blake3(settings.to_bytes()),
@@ -83,10 +84,9 @@ def rotate_evidence(
     # Opened as a replica: a writer refuses a file that is not the recorded one.
     with OpenReplica(Channel(home, channel), now_ns=now_ns, wait_s=wait_s) as opened:
         check_fence(opened.channel)
-        policy, receipt = opened.log.policy, None
+        receipt = None
         old = opened.log.key_history.evidence or evidence_hash(opened.channel.folder)
-        controlled = policy is not None and any("evidence" in each.acts for each in policy.controls)
-        if old != new and (old is not None or controlled):
+        if old != new and (old is not None or is_controlled(opened.log.policy, "evidence")):
             act = act or propose_evidence(opened.channel, settings, now_ns=now_ns)
             receipt = seal_change(opened, act, keys, old, approvals, {}, now_ns())
         write_evidence(home, channel, settings)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable
 from ropewalk.kernel.report import Step
-from ropewalk.ledger.channel.channel import Channel, evidence_hash
+from ropewalk.ledger.channel.channel import Channel, evidence_fault
 from ropewalk.ledger.channel.settings import FOLDER, channels, read_settings
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
@@ -98,13 +98,12 @@ def evidence_settings_step(home: Path, channel: str) -> Step | None:
     try:
         with Channel(home, channel) as reading:
             recorded = reading.key_history().evidence
+            what = evidence_fault(reading, reading.key_history())
     except RopewalkError as error:
         return Step("evidence_settings", "failed", error.detail)
-    if recorded is None:
+    if not what and recorded is None:
         return None
-    found = evidence_hash(home / FOLDER / channel)
-    if found == recorded:
+    if not what:
         return Step("evidence_settings", "passed", "evidence.json is the one that the channel recorded")
-    what = f"evidence.json is {'missing' if found is None else 'not the one that the channel recorded'}"
     ours = seals_channel(home, channel)
     return Step("evidence_settings", "failed", what) if ours else Step.optional("evidence_settings", what)

@@ -17,13 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.errors import Denied, Invalid, InvalidKey, RopewalkError, SigInvalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 from ropewalk.kernel.schema.form import StrictForm
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.rules.policy import Policy
 
 ACTS: Final = ("rotate", "retire", "revoke", "destroy", "promote", "policy", "evidence", "version")
 APPROVALS_MAX: Final = 32
@@ -169,6 +172,11 @@ def parse_people(value: list[Any], one: str, count: Any, counted: str) -> tuple[
     if count > len(names):
         raise Invalid(f"{counted} must be at most the number of {one}s ({len(names)}), got {count}")
     return tuple(people)
+
+
+def is_controlled(policy: Policy | None, act: str) -> bool:
+    """Return whether a rule of the policy asks for approvals of such acts."""
+    return policy is not None and any(act in each.acts for each in policy.controls)
 
 
 def require_approvals(

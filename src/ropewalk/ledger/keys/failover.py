@@ -17,7 +17,7 @@ from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.approvals import Approval
-from ropewalk.ledger.keys.policies import policy_basis
+from ropewalk.ledger.keys.policies import changed_ns, policy_basis
 from ropewalk.ledger.keys.promotion import promotion_basis, require_promotable
 from ropewalk.ledger.keys.rotate import Clock
 from ropewalk.ledger.keys.statements import KeyAct, key_envelope
@@ -96,14 +96,14 @@ def propose_policy(
 ) -> KeyAct:
     """Propose another policy for a channel, in force from the block after the rotation on."""
     with Channel(home, channel) as reading:
-        key, old = reading.key_history().current.key, reading.policy
+        key_history, old = reading.key_history(), reading.policy
     if old is not None and old.hash == new.hash:
         raise Conflict(f"channel {channel} has that policy already", advice="Name another policy.")
     return KeyAct(
         "policy",
         channel,
-        key.identity(),
-        format_timestamp(now_ns() // SECOND_NS * SECOND_NS),
+        key_history.current.key.identity(),
+        format_timestamp(max(now_ns() // SECOND_NS * SECOND_NS, changed_ns("policy", key_history.changes))),
         reason=reason,
         old_hash=None if old is None else old.hash,
         new_hash=new.hash,

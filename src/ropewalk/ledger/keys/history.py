@@ -31,7 +31,7 @@ from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import require_approvals
-from ropewalk.ledger.keys.policies import PolicyHistory, check_policy_rotation
+from ropewalk.ledger.keys.policies import PolicyHistory, check_newer, check_policy_rotation
 from ropewalk.ledger.keys.promotion import block_below, check_promotion, is_promotion
 from ropewalk.ledger.keys.statements import KeyAct, KeyStatement, maybe_key_statement, parse_key_statement
 from ropewalk.ledger.keys.validity import KeyRevocation, KeyValidity, SigningRun
@@ -102,6 +102,7 @@ class KeyHistory:
         self.channel: str | None = None  # if known, the one whose blocks are read: one key may seal several
         self.policies = PolicyHistory(policy)
         self.evidence: bytes | None = None  # the hash of the evidence settings that the channel recorded last
+        self.changes: list[KeyAct] = []  # of policy and evidence settings
         self._validities: dict[PublicKey, KeyValidity] = {}
         self._statements: dict[int, bytes] = {}
         self._begun = self._leads = self._vouched = False
@@ -161,6 +162,15 @@ class KeyHistory:
                 known.add(validity.successor)
                 validity = self._validities.get(validity.successor)
         return key in known
+
+    def check_unended(self, key: PublicKey, height: int, at_ns: int) -> None:
+        """Raise if the key that signs a range of blocks ended before the last of them, of that height and time."""
+        validity = self._validities.get(key)
+        if validity is not None and validity.has_ended(height, at_ns):
+            raise SigInvalid(
+                f"{key.did()} {validity.explain()}{self._why(key)}; block {height} is of {format_timestamp(at_ns)}",
+                advice="The newest key of the channel can sign it.",
+            )
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
@@ -242,6 +252,7 @@ class KeyHistory:
                 self.policies.rotated(record.height, said.act.old_hash, check_policy_rotation(said, record))
             else:
                 self.evidence = said.act.new_hash
+            self.changes.append(said.act)
         else:
             self._apply(said.act, record.height)
         self._statements[record.height] = record.hash
@@ -345,6 +356,7 @@ class KeyHistory:
                 raise Unverified(f"{act.key.hex()[:16]}… is not a key of this channel")
             if validity is not None and validity.successor is None and not self._anybody:
                 raise Unverified(f"{validity.key.did()} was not replaced yet: rotate first, then {act.act}")
+        self._check_approvers(said, record)
         if policy is not None:
             require_approvals(act.to_json(), said.approvals, policy.controls)
         return said
@@ -364,6 +376,7 @@ class KeyHistory:
             raise Unverified(f"a {act.act} rotation is not submitted: use `ropewalk ledger {how}`")
         if act.key != record.signer.identity():
             raise Unverified(f"{act.key.hex()[:16]}… is not the key that signed it")
+        check_newer(act, self.changes)
         if act.act == "policy":
             check_policy_rotation(said, record)
         elif act.new_hash == act.old_hash or self.evidence not in (None, act.old_hash):
@@ -377,10 +390,16 @@ class KeyHistory:
             validity is None or not validity.is_valid(below.height, below.header.timestamp_ns)
         ):
             raise SigInvalid(f"the block below is signed by {below.signer.did()}, which is not valid there")
+        self._check_approvers(said, record)
+
+    def _check_approvers(self, said: KeyStatement, record: BlockRecord | None) -> None:
+        """Raise if an approver's key was revoked before the block; without a block, if it was revoked at all."""
         for each in said.approvals:
-            found = self.revoked.get(each.approver.identity(), ())
-            if any(record.height > one.above and record.header.timestamp_ns >= one.since_ns for one in found):
-                raise SigInvalid(f"approved with {each.approver.did()}, which was revoked")
+            for one in self.revoked.get(each.approver.identity(), ()):
+                if record is None or (
+                    record.height > one.above and record.header.timestamp_ns >= one.since_ns
+                ):
+                    raise SigInvalid(f"approved with {each.approver.did()}, which was revoked{_reason(one)}")
 
     def _check_new(self, new_key: PublicKey) -> None:
         """Raise if a new key was revoked or replaced before."""

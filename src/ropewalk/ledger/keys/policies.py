@@ -91,6 +91,25 @@ def check_policy_rotation(said: KeyStatement, record: BlockRecord) -> Policy:
     return new
 
 
+def check_newer(act: KeyAct, changes: Iterable[KeyAct]) -> None:
+    """Raise if a change of settings is one of the former ones, or older: its approvals would count twice, or too late.
+
+    >>> act = KeyAct("policy", "ops", bytes(32), "2024-11-01T12:00:00Z")
+    >>> check_newer(act, [act])
+    Traceback (most recent call last):
+    ropewalk.errors.Unverified: the policy change of 2024-11-01T12:00:00Z was made before, or is older than the last one
+    """
+    if any(each.act == act.act and (each == act or act.since_ns < each.since_ns) for each in changes):
+        raise Unverified(
+            f"the {act.act} change of {act.since} was made before, or is older than the last one"
+        )
+
+
+def changed_ns(act: str, changes: Iterable[KeyAct]) -> int:
+    """Return the date of the last change of these settings, 0 if there was none: the next one must not be older."""
+    return max((each.since_ns for each in changes if each.act == act), default=0)
+
+
 def require_policy_approvals(act: KeyAct, old: Policy | None, approvals: Iterable[Approval]) -> None:
     """Raise `Denied` unless every control rule of the old policy is satisfied, whatever acts it names."""
     if old is not None:

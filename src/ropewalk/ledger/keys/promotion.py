@@ -14,7 +14,7 @@ from ropewalk.errors import Denied, SigInvalid, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import BlockRecord, check_signature, parse_record
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.keys.approvals import require_approvals
+from ropewalk.ledger.keys.approvals import is_controlled, require_approvals
 from ropewalk.ledger.keys.statements import TYPES, KeyStatement
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def check_promotion(said: KeyStatement, envelope: Envelope, record: BlockRecord)
 
 def require_promotable(policy: Policy | None) -> None:
     """Raise unless a rule of the policy says who approves promotions."""
-    if policy is None or not any("promote" in each.acts for each in policy.controls):
+    if not is_controlled(policy, "promote"):
         raise Denied(
             "no rule of the channel's policy says who may promote a replica",
             advice='It needs a rule of kind "control" with the act "promote", at least two approvals, and a majority.',

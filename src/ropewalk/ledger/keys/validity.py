@@ -31,9 +31,11 @@ class KeyValidity:
         >>> validity.is_valid(5, 200), validity.is_valid(6, 99), validity.is_valid(6, 100)
         (True, True, False)
         """
-        if height <= self.above or at_ns < self.since_ns:
-            return False
-        return not self.ends or all(height <= above or at_ns < until_ns for above, until_ns in self.ends)
+        return height > self.above and at_ns >= self.since_ns and not self.has_ended(height, at_ns)
+
+    def has_ended(self, height: int, at_ns: int) -> bool:
+        """Return whether the key has ended for a block of that height and time, wherever it began."""
+        return any(height > above and at_ns >= until_ns for above, until_ns in self.ends)
 
     @property
     def until_ns(self) -> int | None:

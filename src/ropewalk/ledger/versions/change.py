@@ -12,7 +12,7 @@ from ropewalk.ledger.block.index_keys import claim_key
 from ropewalk.ledger.channel.channel import current_policy, open_log
 from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.envelope.fields import format_timestamp
-from ropewalk.ledger.keys.approvals import Approval, require_approvals
+from ropewalk.ledger.keys.approvals import Approval, is_controlled, require_approvals
 from ropewalk.ledger.replay.reducers import Reducer
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.lifecycle import check_move, move_version, version_to_write
@@ -26,9 +26,7 @@ def _asking(home: Path) -> list[str]:
     found = []
     for each in channels(home):
         policy = current_policy(home, each)
-        if policy is None:
-            continue
-        if policy.rehearsals or any("version" in control.acts for control in policy.controls):
+        if policy is not None and (policy.rehearsals or is_controlled(policy, "version")):
             found.append(each)
     return found
 
