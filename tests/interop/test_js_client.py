@@ -29,7 +29,7 @@ from tests.unit.ledger.test_policy_rotation import rotate as rotate_policy_of
 import ropewalk
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.block.block import GENESIS, seal
-from ropewalk.ledger.bundle.files import export_blocks, export_bundle, verify_bundle
+from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.server.http.asyncapi import asyncapi_document
