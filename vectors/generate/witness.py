@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from vectors.generate.note import DASH, LOG, OTHER, WITNESS, b64
+from vectors.generate.note import DASH, LOG, OTHER, SAME_KEY_AS_LOG, WITNESS, Party, b64
 
 TIME_S = 1_700_000_000
 LEAVES = [f"entry {number}".encode() for number in range(12)]
@@ -104,8 +104,71 @@ def steps() -> list[dict[str, Any]]:
     return [{"name": name, "input": {"body": body}, "expect": answer} for name, body, answer in listed]
 
 
+def counted() -> list[dict[str, Any]]:
+    """Heads with cosignatures, the witnesses that a verifier names, and how many of them count."""
+    second, third = Party("witness.example/w2", 5, 4), Party("witness.example/w3", 6, 4)
+    renewed, renamed = Party(WITNESS.name, 7, 4), Party("witness.example/alias", 3, 4)
+    head = text(5)
+
+    def case(
+        name: str, why: str, lines: list[str], named: list[Party], count: int | None, log: Party = LOG
+    ) -> dict[str, Any]:
+        given = {"note": f"{head}\n{log.line(head)}{''.join(lines)}", "log": LOG.vkey}
+        given_all = {**given, "witnesses": [each.vkey for each in named]}
+        outcome = {"error": "SigInvalid"} if count is None else {"expect": count}
+        return {"name": name, "why": why, "input": given_all, **outcome}
+
+    one, two, three = (each.cosigned(head, TIME_S) for each in (WITNESS, second, third))
+    return [
+        case("none", "the log alone", [], [WITNESS, second], 0),
+        case("two_of_three", "two have signed", [one, three], [WITNESS, second, third], 2),
+        case("not_named", "another witness counts for nothing", [one, two], [WITNESS], 1),
+        case("listed_twice", "one witness, named twice", [one], [WITNESS, WITNESS], 1),
+        case(
+            "signed_twice", "one witness, two lines", [one, WITNESS.cosigned(head, TIME_S + 1)], [WITNESS], 1
+        ),
+        case(
+            "two_keys_of_a_name",
+            "one witness with two keys",
+            [one, renewed.cosigned(head, TIME_S)],
+            [WITNESS, renewed],
+            1,
+        ),
+        case(
+            "one_key_of_two_names",
+            "one key with two names",
+            [one, renamed.cosigned(head, TIME_S)],
+            [WITNESS, renamed],
+            1,
+        ),
+        case(
+            "the_log_itself",
+            "is no witness",
+            [SAME_KEY_AS_LOG.cosigned(head, TIME_S)],
+            [SAME_KEY_AS_LOG, WITNESS],
+            0,
+        ),
+        case("other_head", "a line about another size", [WITNESS.cosigned(text(6), TIME_S)], [WITNESS], None),
+        case(
+            "other_key",
+            "a line made with another key",
+            [WITNESS.written(TIME_S.to_bytes(8, "big") + second.raw(head))],
+            [WITNESS],
+            None,
+        ),
+        case("log_did_not_sign", "nothing counts then", [one], [WITNESS], None, OTHER),
+    ]
+
+
 def generate() -> dict[str, object]:
     return {
+        "witness/counted.json": {
+            "name": "counted",
+            "why": "How many of the named witnesses count towards a threshold, for a head that the log has signed: no "
+            "name twice, no key twice, never the key of the log. A line of a named witness that does not hold is an "
+            "error, as is a head that the log has not signed.",
+            "cases": counted(),
+        },
         "witness/add_checkpoint.json": {
             "name": "add_checkpoint",
             "why": "One witness that watches one log answers these bodies of POST /add-checkpoint, in this order. Its "
@@ -115,5 +178,5 @@ def generate() -> dict[str, object]:
             "log": LOG.vkey,
             "time_s": TIME_S,
             "cases": steps(),
-        }
+        },
     }

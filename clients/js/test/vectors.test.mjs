@@ -100,6 +100,16 @@ vectors("note/heads", (given, expect) => {
   assert.deepEqual({ origin: head.origin, size: Number(head.size), root: rw.toHex(head.root), extensions: head.extensions }, expect);
 });
 
+vectors("witness/counted", (given, expect) => {
+  const held = (threshold) => {
+    const { steps } = rw.verifyCheckpoint(bytes(given.note), { keys: [given.log, ...given.witnesses], threshold });
+    const failed = steps.find((step) => step.status === "failed");
+    if (failed && expect === undefined) throw new rw.RopewalkError("SigInvalid", failed.detail);
+    return ["log_signature", "witnesses"].every((name) => steps.find((step) => step.name === name).status === "passed");
+  };
+  assert.deepEqual([held(expect || 1), held((expect || 1) + 1)], [expect > 0, false]);
+});
+
 vectors("ledger/envelope_tampered", (given, expect) => {
   const envelope = rw.parseEnvelope(rw.encode(given));
   rw.checkPayloadHash(envelope);

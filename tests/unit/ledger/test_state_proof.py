@@ -15,9 +15,10 @@ from tests.unit.ledger.making import observed as envelope
 from vectors.generate.state_map import state_root as second_root
 
 import ropewalk
+from ropewalk import errors
 from ropewalk.errors import Invalid, InvalidProof, NotFound, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
 from ropewalk.ledger.replay.prove_state import prove_state
 from ropewalk.ledger.replay.reducers import REDUCERS
@@ -53,6 +54,21 @@ def test_state_map_vectors(case):
     whole = StateMap(case["input"])
     assert [list(key) for key in whole.keys] == case["expect"]["keys"]
     assert whole.root().hex() == case["expect"]["root"]
+
+
+FILES = json.loads(
+    (Path(__file__).parents[3] / "vectors/ledger/state_proof.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("case", FILES["cases"], ids=lambda case: case["name"])
+def test_state_proof_vectors(case):
+    trust, raw = (jcs.encode(case["input"][name]) for name in ("trust", "proof"))
+    if "error" in case:
+        with pytest.raises(getattr(errors, case["error"])):
+            parse_state_proof(raw)
+    else:
+        assert verify_state_proof(parse_state_proof(raw), parse_trust(trust)).verdict == case["expect"]
 
 
 @given(STATES)

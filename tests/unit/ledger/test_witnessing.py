@@ -16,10 +16,11 @@ from tests.unit.ledger.witnesses import live_witness
 from ropewalk.disk.key_files import load_signing
 from ropewalk.errors import Invalid, InvalidKey, SigInvalid, Unavailable
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note.key import SignatureType, Signer
+from ropewalk.kernel.note.key import SignatureType, Signer, Verifier
 from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 from ropewalk.kernel.note.note import claimed_head, cosign_head, open_head
 from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.transparency.head_check import HeadTrust, verify_head
 from ropewalk.ledger.transparency.witness_policy import (
     WitnessPolicy,
     cosignature_line,
@@ -64,8 +65,6 @@ def crowd(ropewalk, append, tmp_path):
                 "--json",
             )
             assert done.code == 0, done
-            from ropewalk.kernel.note.key import Verifier
-
             for each in found[:known]:
                 each.witness.add(Verifier.from_text(done.json["vkey"]))
             return done.json["vkey"]
@@ -253,6 +252,25 @@ def test_witness_that_never_answers_is_left(append, crowd, tmp_path):
 
 def channel_secret(tmp_path):
     return load_signing(tmp_path / "repo.git/ropewalk/keys", "node")
+
+
+COUNTED = json.loads((Path(__file__).parents[3] / "vectors/witness/counted.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", COUNTED["cases"], ids=lambda case: case["name"])
+def test_witnesses_count_as_in_the_vectors(case):
+    given = case["input"]
+    log, *named = map(Verifier.from_text, (given["log"], *given["witnesses"]))
+    if "error" in case:
+        with pytest.raises(SigInvalid):
+            cosignatures(given["note"].encode(), log, named)
+    else:
+        assert len(cosignatures(given["note"].encode(), log, named)) == case["expect"]
+    keys, least = HeadTrust(keys=(log,), witnesses=tuple(named)), case.get("expect") or 1
+    passes = {n: verify_head(given["note"].encode(), replace(keys, threshold=n)) for n in (least, least + 1)}
+    statuses = [{step.name: step.status for step in each.steps} for each in passes.values()]
+    held = [each["log_signature"] == each["witnesses"] == "passed" for each in statuses]
+    assert held == [bool(case.get("expect")), False]
 
 
 def test_witness_line_of_the_log_itself_counts_for_nothing():
