@@ -7,14 +7,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.ledger.archiving import CHANNEL, TRUST, archived, failures, filled, folders, writable
-from tests.unit.ledger.making import observed, opened
+from tests.unit.ledger.archiving import CHANNEL, TRUST, archived, failures, filled, folders, forged, writable
+from tests.unit.ledger.making import NODE, observed, opened
+from tests.unit.ledger.rotating import NEXT, Chain, rotation
 
 from ropewalk.errors import RangeExceeded
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.archive.check import verify_archives
 from ropewalk.ledger.archive.files import PARTIAL
-from ropewalk.ledger.archive.manifest import BLOCKS
+from ropewalk.ledger.archive.manifest import BLOCKS, KEY_PROOFS, MANIFEST, SIGNATURE, sign_manifest
 from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.ledger.keys.history import KeyProof
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +75,24 @@ def test_archives_of_other_channel_are_not_taken(kept, tmp_path):
     steps = {step.name: step for step in verify_archives(cold / "payroll", trust=TRUST).steps}
     assert steps["manifests"].status == "passed"  # a folder may be copied under any name
     assert f"channel {CHANNEL}, blocks 0 to 3" in steps["manifests"].detail
+
+
+def test_statements_of_another_channel_name_no_signer(kept, tmp_path):
+    """A key that followed in another channel of the same signer must not sign archives of this one."""
+    cold = writable(kept / "cold", tmp_path / "cold")
+    chain = Chain("ea.other")
+    said = KeyProof.of(chain.add(NODE, rotation(channel="ea.other")))
+    assert said is not None
+    raw = jcs.encode([said.to_json()])
+    one = folders(cold)[0]
+    (one / KEY_PROOFS).write_bytes(raw)
+    manifest = jcs.parse((one / MANIFEST).read_bytes())
+    listed = [*manifest["files"], {"name": KEY_PROOFS, "blake3": blake3(raw).hex(), "bytes": len(raw)}]
+    forged(one, files=listed, signer=NEXT.public.to_json())
+    (one / SIGNATURE).write_bytes(sign_manifest((one / MANIFEST).read_bytes(), NEXT))
+    found = failures(cold)
+    assert "not trusted to seal this channel" in found["signatures"]["detail"]
+    assert "a statement of another channel" in found["files"]["detail"]
 
 
 def test_archives_that_lost_their_end_say_how_far_they_reach(kept, tmp_path):

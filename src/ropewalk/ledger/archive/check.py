@@ -292,8 +292,11 @@ def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, check: _Check) -
 def _keep_file(name: str, raw: bytes, check: _Check) -> None:
     if name == KEY_PROOFS:
         # An old range may be signed by a later key of the channel; these proofs lead to it.
+        proofs = parse_key_proofs(jcs.parse(raw))
+        if any(each.record.header.channel != check.chain.channel for each in proofs):
+            raise Invalid(f"{name}: a statement of another channel")
         check.known = KeyHistory(check.trust, lenient=True)
-        check.known.follow(parse_key_proofs(jcs.parse(raw)))
+        check.known.follow(proofs)
     else:
         (check.settings if name in SETTINGS else check.forks)[name] = raw
 
