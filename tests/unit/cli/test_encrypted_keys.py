@@ -201,6 +201,15 @@ def test_service_without_passphrase_does_not_start(log, tmp_path, channels):
     assert wrong.code == 7 and "passphrase is wrong" in wrong.err
 
 
+def test_witness_without_passphrase_does_not_start(log, tmp_path):
+    assert log("key", "new", "watcher").code == 0
+    assert log("witness", "init", "watch", "--name", "w.example", "--key", "watcher").code == 0
+    (path,) = tmp_path.rglob("watcher.json")
+    key_files.protect(path.parent, "watcher", SECRET)
+    refused = log("witness", "serve", "watch", "--port", "0")
+    assert (refused.code, refused.out) == (7, b"") and 'key "watcher" needs a passphrase' in refused.err
+
+
 def test_channel_without_its_key_stops_no_service(log, tmp_path):
     for name in ("ops", "audit"):
         assert log("ledger", "create", "--channel", name).code == 0
