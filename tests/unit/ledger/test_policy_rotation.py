@@ -24,7 +24,7 @@ from ropewalk.ledger.keys.failover import propose_policy, rotate_policy
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.policies import policy_basis
 from ropewalk.ledger.keys.statements import KeyAct, key_envelope
-from ropewalk.ledger.proof.proof import verify_proof
+from ropewalk.ledger.proof.proof import Proof, verify_proof
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import check_channel
 from ropewalk.ledger.replay.channel_replay import replay_channel
@@ -158,6 +158,18 @@ def test_policy_rotation_approved_by_a_revoked_key_is_refused():
     chain.add(NODE, act_of("revoke", SECP, signer=NODE, approvals=()))
     chain.add(NODE, rotated(chain))
     assert "which was revoked (a test)" in fault(chain)
+
+
+def test_rotation_of_another_channel_proves_no_policy():
+    """The key that seals two channels must not carry an approved policy from one to the other."""
+    other = Chain("ea.other", policy_hash=OLD.hash)
+    said = KeyProof.of(other.add(NODE, rotated(other, channel="ea.other")))
+    assert said is not None
+    chain = chain_of()
+    under(chain, NEW, made := observed(9, domain="ops.core"))
+    proof = Proof(made, 0, (), chain.blocks[-1].record, 1, made.hex_id, (said,))
+    step = next(step for step in verify_proof(proof, FIRST).steps if step.name == "policy_hash")
+    assert step.status == "failed"
 
 
 def test_proposal_is_dated_no_earlier_than_the_last_change(tmp_path):

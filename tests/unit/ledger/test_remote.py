@@ -21,6 +21,7 @@ from ropewalk.errors import (
     Denied,
     Forked,
     HistoryRewritten,
+    Invalid,
     InvalidEnvelope,
     InvalidJson,
     NotFound,
@@ -44,6 +45,7 @@ from ropewalk.ledger.remote.messages import PROTOCOL
 from ropewalk.ledger.remote.negotiate import FEATURES
 from ropewalk.ledger.remote.replica import pull_channel
 from ropewalk.ledger.remote.server import LedgerServer
+from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.ledger.rules.policy import STRICT, Policy
 from ropewalk.ledger.versions.lifecycle import move_version
 from ropewalk.net.tls import client_tls, server_tls
@@ -524,6 +526,24 @@ def test_a_trust_file_from_before_a_rotation_still_says_who_may_answer(tmp_path)
     ):
         with pytest.raises(SigInvalid, match="not trusted"):
             asyncio.run(answers(trust, keys))
+
+
+def test_rotation_of_another_channel_names_no_responder(tmp_path, monkeypatch):
+    """A key that seals two channels was replaced in one of them; its successor must not answer for the other."""
+    create_channel(tmp_path, "audit", "node", NODE.public)
+    create_channel(tmp_path, "other", "node", NODE.public)
+    with open_log(tmp_path, "other", NODE, also=[NEXT]) as opened:
+        opened.log.submit(rotation(channel="other").raw)
+    with open_channel(tmp_path, "other") as reading:
+        foreign = reading.key_proofs()
+    monkeypatch.setattr(WriterLease, "keys", lambda self, now_ns: (NEXT, foreign))
+
+    async def dial() -> None:
+        async with LedgerServer(tmp_path, lambda _channel: [NODE]) as server:
+            await LedgerClient(server.url, "audit", trust=TRUST).__aenter__()
+
+    with pytest.raises(Invalid, match="key statements must be of channel audit"):
+        asyncio.run(dial())
 
 
 @pytest.mark.parametrize("forks", ["refuse", "longest"])

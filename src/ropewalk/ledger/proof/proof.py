@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropewalk.errors import InvalidProof, RopewalkError, TooLarge
@@ -92,6 +92,9 @@ def parse_proof(raw: bytes) -> Proof:
 def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
     """Verify every step of a proof, offline. Without a trust file, the block's signer stays unchecked."""
     block, envelope = proof.block, proof.envelope
+    # A signer may seal several channels: statements of another one say nothing about this block.
+    own = tuple(each for each in proof.keys if each.record.header.channel == block.header.channel)
+    proof = replace(proof, keys=own)
     header, signer = block.header, block.signer.did()
     steps = [
         compared(

@@ -244,6 +244,9 @@ class Dialer:
         agreement = check_answer(asked, own, agreed)
         proofs = message.facts.get("keys")
         self.key_proofs = parse_key_proofs(proofs) if proofs is not None else ()
+        if any(each.record.header.channel != self.channel for each in self.key_proofs):
+            # One key may seal several channels: what one of them says about keys does not hold for another.
+            raise Invalid(f"message: key statements must be of channel {self.channel}")
         self._check_responder(agreed.public_key)
         if agreement.transport != place.scheme:
             raise Invalid(f"message: {agreement.transport} was agreed on, over {place.scheme}")
