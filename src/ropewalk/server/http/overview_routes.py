@@ -12,6 +12,7 @@ from litestar import Response, Router, get
 from litestar.params import QueryParameter
 
 from ropewalk import __version__
+from ropewalk.disk.state_folder import StateFolder
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.envelope import Event
@@ -28,8 +29,7 @@ from ropewalk.server.auth.rights import WAREHOUSE, Identity
 from ropewalk.server.http import models
 from ropewalk.server.http.replies import Asked, identity_of, node_of, reply
 from ropewalk.server.node import ServerNode
-from ropewalk.server.watch.config import WatchConfig
-from ropewalk.server.watch.rounds import Watch
+from ropewalk.server.watch.rounds import read_state
 
 BUCKETS = 60
 SPAN_S = 30 * 86_400
@@ -112,15 +112,14 @@ def _logs(node: ServerNode, identity: Identity, now_ms: int, span_ms: int) -> It
 
 def _alerts(node: ServerNode, identity: Identity) -> list[dict[str, Any]]:
     """Return the alerts of the last watch round about channels that the caller may read."""
-    watch = Watch(
-        node.place.home,
-        WatchConfig(),
-        channel_keys=node.channel_keys,
-        signing_key=node.signing_key,
-        now_ns=time.time_ns,
-    )
-    firing = (each for each in watch.state()["alerts"].values() if each.get("until_ns") is None)
-    return [each for each in firing if identity.may("read", f"ledger/{each['labels'].get('channel', '')}")]
+    state = read_state(StateFolder(node.place.home / "watch"))
+    alerts = [{**each, "labels": dict(each["labels"])} for each in state["alerts"].values()]
+    return [
+        each
+        for each in alerts
+        if each.get("until_ns") is None
+        and identity.may("read", f"ledger/{each['labels'].get('channel', '')}")
+    ]
 
 
 @get("/history")

@@ -116,12 +116,7 @@ class Watch:
 
     def state(self) -> dict[str, Any]:
         """Return what is known from earlier rounds."""
-        empty: dict[str, Any] = {"version": 1, "channels": {}, "alerts": {}, "copies": []}
-        try:
-            found: Any = json.loads(self._folder.read(STATE))
-        except (NotFound, ValueError, RecursionError):  # it is made again from the channels
-            return empty
-        return empty | found if isinstance(found, dict) and found.get("version") == 1 else empty
+        return read_state(self._folder)
 
     def _save(self, state: dict[str, Any]) -> None:
         raw = json.dumps(state).encode()
@@ -299,3 +294,13 @@ class Watch:
             _journal.warning("%s: %s", what, error)
             return False
         return True
+
+
+def read_state(folder: StateFolder) -> dict[str, Any]:
+    """Return what the rounds of a repository have found; nothing without a readable file."""
+    empty: dict[str, Any] = {"version": 1, "channels": {}, "alerts": {}, "copies": []}
+    try:
+        found: Any = json.loads(folder.read(STATE))
+    except (NotFound, ValueError, RecursionError):  # it is made again from the channels
+        return empty
+    return empty | found if isinstance(found, dict) and found.get("version") == 1 else empty
