@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropewalk.disk import key_files
 from ropewalk.disk.closing import Closing
-from ropewalk.disk.repository_paths import find_repository, make_repository
+from ropewalk.disk.repository_paths import RepositoryPaths, find_repository, make_repository
 from ropewalk.errors import Usage
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
@@ -55,8 +55,7 @@ class Repository(Closing):
     """
 
     def __init__(self, git: GitRepository) -> None:
-        self._git = git
-        self._place = git.store.place
+        self._opened = git
         self._handles: list[Handle] = []
         self._handles_lock = threading.Lock()
         self.closed = False
@@ -64,7 +63,16 @@ class Repository(Closing):
     @property
     def path(self) -> Path:
         """The git directory."""
-        return self._place.git_dir
+        return self._opened.store.place.git_dir
+
+    @property
+    def _git(self) -> GitRepository:
+        self.check_open()
+        return self._opened
+
+    @property
+    def _place(self) -> RepositoryPaths:
+        return self._git.store.place
 
     # Logs
 
@@ -94,7 +102,6 @@ class Repository(Closing):
         """Create a ledger channel, sealed by `key` (default: the repository's key), and open it."""
         from ropewalk.ledger.channel.settings import create_channel
 
-        self.check_open()
         signer = key or self.key()
         create_channel(self._place.home, name, NODE_KEY if key is None else "", signer.public, policy)
         return self.channel(name, key=key)
@@ -120,7 +127,6 @@ class Repository(Closing):
         from ropewalk.gossip.peer.topics import open_topic
         from ropewalk.handles.gossip import GossipTopic
 
-        self.check_open()
         options: LogOptions = {
             "profile": profile,
             "signer": signer,
@@ -152,7 +158,6 @@ class Repository(Closing):
         from ropewalk.stream.core.window import BOUNDS
         from ropewalk.stream.serve.repository_stream import RepositoryStream
 
-        self.check_open()
         return RepositoryStream(
             self._git,
             bounds=bounds or BOUNDS,
@@ -168,26 +173,22 @@ class Repository(Closing):
 
     def namespaces(self) -> list[str]:
         """Return the namespaces that have events."""
-        self.check_open()
         return self._git.topics(SHIPLOG)
 
     def topics(self) -> list[str]:
         """Return the message topics that have events."""
-        self.check_open()
         return self._git.topics(MESSAGES)
 
     def channels(self) -> list[str]:
         """Return the ledger channels."""
         from ropewalk.ledger.channel.settings import channels
 
-        self.check_open()
         return channels(self._place.home)
 
     def gossip_topics(self) -> list[str]:
         """Return the gossip topics."""
         from ropewalk.gossip.peer.topics import topics
 
-        self.check_open()
         return topics(self._place.home)
 
     # Several logs at once
@@ -199,7 +200,6 @@ class Repository(Closing):
         limit_per_ns: int = LIMIT_DEFAULT,
     ) -> list[Event]:
         """Return the newest events of several namespaces in turn; with `since`, those after each one's ULID."""
-        self.check_open()
         return self._git.tail(namespaces, since, limit_per_ns)
 
     def follow(
@@ -209,7 +209,6 @@ class Repository(Closing):
         stop: threading.Event | None = None,
     ) -> Iterator[Event]:
         """Yield the events of several namespaces as they are appended, in turn, until `stop` is set."""
-        self.check_open()
         return self._git.follow(namespaces, since, stop=stop)
 
     def mirror(self, sources: str | Sequence[str], to: str) -> MirrorResult:
@@ -220,14 +219,12 @@ class Repository(Closing):
         """
         from ropewalk.bridge.mirror import mirror
 
-        self.check_open()
         return mirror(self._git, sources, to)
 
     def governance(self) -> Governance:
         """Return the proposals of this repository: `propose`, `approve`, `reject`, `execute`, `proposals`, `get`."""
         from ropewalk.bridge.governance.run import Governance
 
-        self.check_open()
         return Governance(self._git)
 
     def verify(self, ns: str | None = None, *, deep: bool = False, trust: Trust | None = None) -> Report:
@@ -237,7 +234,6 @@ class Repository(Closing):
         """
         from ropewalk.repository_check import verify_all
 
-        self.check_open()
         return verify_all(self._place, ns, deep=deep, trust=trust)
 
     def key(self, name: str = NODE_KEY, *, passphrase: bytes | None = None) -> SigningKey:
@@ -245,7 +241,6 @@ class Repository(Closing):
 
         `passphrase` opens an encrypted key, which then stays open for this process: appends find it too.
         """
-        self.check_open()
         return key_files.load_signing(self._place.keys, name, passphrase)
 
     # Closing
@@ -266,7 +261,7 @@ class Repository(Closing):
             for handle in self._handles:
                 handle.close()
             self.closed = True
-        self._git.close()
+        self._opened.close()
 
     def __repr__(self) -> str:
         return f"<Repository {str(self.path)!r}{' closed' if self.closed else ''}>"

@@ -301,8 +301,12 @@ def test_closed_handles_refuse(repo, channel):
             with pytest.raises(Usage, match="closed"):
                 verb()
         handle.close()  # a second time
-    with pytest.raises(Usage, match="closed"):
-        channel.submit("x", None, domain="d")
+    for act in (
+        lambda: channel.submit("x", None, domain="d"),
+        lambda: channel.prove_state("registers", "/a"),
+    ):
+        with pytest.raises(Usage, match="closed"):
+            act()
 
 
 def test_closed_repository_closes_its_handles(repo, channel):

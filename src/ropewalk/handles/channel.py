@@ -134,6 +134,7 @@ class LedgerChannel(Handle):
         from ropewalk.ledger.replay.reducers import find_reducer
         from ropewalk.ledger.replay.state_map import parse_pointer
 
+        self.check_open()
         return prove_state(self._home, self.name, find_reducer(reducer), parse_pointer(key), height)
 
     def trust(self) -> Trust:

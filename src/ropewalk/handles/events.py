@@ -37,12 +37,17 @@ class EventLog(Handle):
         layout.check(name)
         super().__init__(name)
         self.kind = "namespace" if layout.name == "shiplog" else "topic"
-        self._git, self._layout, self._check_repository = git, layout, check_repository
+        self._opened, self._layout, self._check_repository = git, layout, check_repository
 
     def check_open(self) -> None:
         """Raise `Usage` if the handle or its repository is closed."""
         super().check_open()
         self._check_repository()
+
+    @property
+    def _git(self) -> GitRepository:
+        self.check_open()
+        return self._opened
 
     def append(
         self,
@@ -56,37 +61,31 @@ class EventLog(Handle):
         Appends that arrive while one is written share the next pack, its fsync and its ref update. `trailer` holds
         deployment fields of the commit message, `attachments` become git notes.
         """
-        self.check_open()
         return self._git.append(
             self.name, event, trailer=trailer, attachments=attachments, layout=self._layout
         )
 
     def append_all(self, events: Iterable[Mapping[str, Any] | Draft]) -> list[Receipt | RopewalkError]:
         """Record many events with one fsync; return a receipt or an error for each. An error affects no other."""
-        self.check_open()
         drafts = [each if isinstance(each, Draft) else Draft(each) for each in events]
         return self._git.append_all(self.name, drafts, layout=self._layout)
 
     def read(self, since: str | None = None, limit: int = LIMIT_DEFAULT) -> EventPage:
         """Return a page of events after the ULID `since`, oldest first; `page.next_since` continues behind it."""
-        self.check_open()
         return self._git.read(self.name, since, limit, layout=self._layout)
 
     def tail(self, limit: int = 10) -> list[Event]:
         """Return the newest events, oldest first."""
-        self.check_open()
         return self._git.tail([self.name], None, limit, layout=self._layout)
 
     def events(self, since: str | None = None) -> Iterator[Event]:
         """Yield every event after the ULID `since`, oldest first; memory does not grow with the log."""
-        self.check_open()
         return self._git.events(self.name, since, layout=self._layout)
 
     def __iter__(self) -> Iterator[Event]:
         return self.events()
 
     def __len__(self) -> int:
-        self.check_open()
         return self._git.lines.line(self._layout, self.name, must_exist=False).count
 
     def follow(self, since: str | None = None, stop: threading.Event | None = None) -> Iterator[Event]:
@@ -94,7 +93,6 @@ class EventLog(Handle):
 
         Without `since`, start behind the newest event at the time of this call.
         """
-        self.check_open()
         after = None if since is None else {self.name: since}
         return self._git.follow([self.name], after, layout=self._layout, stop=stop)
 
@@ -103,12 +101,10 @@ class EventLog(Handle):
 
         If the block raises, or the process dies, the cursor stays and the events come again.
         """
-        self.check_open()
         return self._git.consume(group, self.name, limit, layout=self._layout)
 
     def head(self) -> Event | None:
         """Return the newest event, or None if the log is empty."""
-        self.check_open()
         line = self._git.lines.line(self._layout, self.name, must_exist=False)
         return self.tail(1)[0] if line.count else None
 
@@ -121,7 +117,6 @@ class EventLog(Handle):
         """Verify the whole log. With `keys`, anchors and signed heads must be signed by one of them."""
         from ropewalk.repository_check import own_keys, verify_gitlogs
 
-        self.check_open()
         store, trusted = self._git.store, tuple(keys)
         return verify_gitlogs(
             store,

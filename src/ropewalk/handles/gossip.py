@@ -39,46 +39,43 @@ class GossipTopic(Handle):
         super().__init__(log.topic)
         self.log = log
 
+    @property
+    def _open_log(self) -> GossipLog:
+        self.check_open()
+        return self.log
+
     def append(self, payload: Any, *, signer: SigningKey | None = None) -> Stored:
         """Sign a message on top of all heads and store it."""
-        self.check_open()
-        return self.log.append(payload, signer=signer)
+        return self._open_log.append(payload, signer=signer)
 
     def append_all(self, payloads: Iterable[Any], *, signer: SigningKey | None = None) -> list[Stored]:
         """Append several payloads, each on top of the one before, in one transaction: all or none."""
-        self.check_open()
-        return self.log.append_many(payloads, signer=signer)
+        return self._open_log.append_many(payloads, signer=signer)
 
     def insert(self, raw: bytes) -> Inserted:
         """Store a message that another peer signed; it stays pending while parents are missing."""
-        self.check_open()
-        return self.log.insert(raw)
+        return self._open_log.insert(raw)
 
     def read(self, after: Cursor | None = None, limit: int = 100) -> list[tuple[Cursor, SignedMessage]]:
         """Return messages in the order they reached this peer, each with the cursor to continue after it.
 
         A late message has a low clock but arrives last, so a reader with this cursor never misses one.
         """
-        self.check_open()
-        return list(islice(self.log.arrivals(after), max(0, limit)))
+        return list(islice(self._open_log.arrivals(after), max(0, limit)))
 
     def tail(self, limit: int = 10) -> list[SignedMessage]:
         """Return the messages with the highest clocks, lowest first."""
-        self.check_open()
-        return list(islice(self.log.iterate(reverse=True), max(0, limit)))[::-1]
+        return list(islice(self._open_log.iterate(reverse=True), max(0, limit)))[::-1]
 
     def __iter__(self) -> Iterator[SignedMessage]:
-        self.check_open()
-        return self.log.iterate()
+        return self._open_log.iterate()
 
     def __len__(self) -> int:
-        self.check_open()
-        return len(self.log)
+        return len(self._open_log)
 
     def heads(self) -> list[MessageId]:
         """Return the messages without children, lowest clock first."""
-        self.check_open()
-        return self.log.heads()
+        return self._open_log.heads()
 
     def newest(self) -> Iterable[Sequence[object]]:
         """Return the newest messages for a notebook."""
@@ -86,23 +83,19 @@ class GossipTopic(Handle):
 
     def verify(self) -> Report:
         """Verify every message, its signature and all tables derived from the messages."""
-        self.check_open()
-        return verify_log(self.log)
+        return verify_log(self._open_log)
 
     async def sync(self, url: str, *, pull_only: bool = False, idle_s: float = IDLE_S) -> SyncReport:
         """Exchange messages with the peer at `url` (`ws://` or `tcp://`); with `pull_only`, only fetch."""
-        self.check_open()
-        return await sync_with(self.log, url, pull_only=pull_only, idle_s=idle_s)
+        return await sync_with(self._open_log, url, pull_only=pull_only, idle_s=idle_s)
 
     def serve(self, *, host: str = "127.0.0.1", port: int = 0, upstreams: Iterable[str] = ()) -> GossipServer:
         """Return a server for peers that also stays connected to `upstreams`; use it in `async with`."""
-        self.check_open()
-        return GossipServer(self.log, host=host, port=port, upstreams=upstreams)
+        return GossipServer(self._open_log, host=host, port=port, upstreams=upstreams)
 
     def connect(self, url: str, *, idle_s: float = IDLE_S) -> PeerConnection:
         """Return a lasting connection to the peer at `url`; use it in `async with`."""
-        self.check_open()
-        return PeerConnection(self.log, url, idle_s=idle_s)
+        return PeerConnection(self._open_log, url, idle_s=idle_s)
 
     def close(self) -> None:
         """Close the topic's tables."""
