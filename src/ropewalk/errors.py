@@ -46,45 +46,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-__all__ = [
-    "SPELLINGS",
-    "BrokenLink",
-    "Conflict",
-    "ContentDiffers",
-    "Damaged",
-    "Denied",
-    "DigestMismatch",
-    "Forked",
-    "HeadMoved",
-    "HistoryRewritten",
-    "Invalid",
-    "InvalidCbor",
-    "InvalidDigest",
-    "InvalidEnvelope",
-    "InvalidJson",
-    "InvalidKey",
-    "InvalidName",
-    "InvalidNote",
-    "InvalidProof",
-    "InvalidUlid",
-    "NegotiateAgain",
-    "NotFound",
-    "OutOfOrder",
-    "ProofRefused",
-    "Quarantined",
-    "RangeExceeded",
-    "RateLimited",
-    "Replayed",
-    "RopewalkError",
-    "SigInvalid",
-    "Spelling",
-    "TooLarge",
-    "Unauthenticated",
-    "Unavailable",
-    "Unverified",
-    "Usage",
-]
-
 PROBLEM_TYPE_BASE = "https://gatos.dev/problems/"  # S0's example; a name, never fetched
 
 
@@ -487,3 +448,8 @@ HTTP_CODES: dict[int, tuple[str, str]] = {
     431: ("TooLarge", "Send fewer or shorter headers."),
     426: ("UpgradeRequired", "Open it as a WebSocket (RFC 6455), or use /api/v1/events."),
 }
+
+__all__ = ["SPELLINGS", "Spelling"]
+__all__ += [
+    name for name, each in vars().items() if isinstance(each, type) and issubclass(each, RopewalkError)
+]
