@@ -39,38 +39,22 @@ class Metrics:
     """The figures of one server."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._appends: dict[tuple[str, str], Counter] = {}
-        self.requests = Counter(
-            "ropewalk_http_requests_total",
-            "HTTP requests answered.",
-            ("method", "route", "status"),
-            registry=registry,
+        self.requests = self._counter(
+            "http_requests_total", "HTTP requests answered.", "method", "route", "status"
         )
-        self.latency = Histogram(
-            "ropewalk_http_request_duration_seconds",
+        self.latency = self._histogram(
+            "http_request_duration_seconds",
             "Time from the request's headers to the end of its answer.",
-            ("route",),
-            buckets=SECONDS,
-            registry=registry,
+            "route",
         )
-        self.appends = Counter(
-            "ropewalk_appends_total",
-            "Entries that were appended, by engine and outcome.",
-            ("engine", "outcome"),
-            registry=registry,
+        self.appends = self._counter(
+            "appends_total", "Entries that were appended, by engine and outcome.", "engine", "outcome"
         )
-        self.fsync = Histogram(
-            "ropewalk_fsync_duration_seconds",
-            "Time that one fsync of a git log took.",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.refused = Counter(
-            "ropewalk_http_refused_total",
-            "Requests refused before a route saw them, by problem code.",
-            ("code",),
-            registry=registry,
+        self.fsync = self._histogram("fsync_duration_seconds", "Time that one fsync of a git log took.")
+        self.refused = self._counter(
+            "http_refused_total", "Requests refused before a route saw them, by problem code.", "code"
         )
         self.append_queue = self._gauge("append_queue_events", "Events that wait to be written.")
         self.read_queue = self._gauge("read_queue_requests", "Requests in threads, or waiting for one.")
@@ -80,28 +64,22 @@ class Metrics:
         self.uptime = self._gauge("uptime_seconds", "Time since the server started.")
         self.ready = self._gauge("ready", "1 if the server can do its work.")
         self.quarantined = self._gauge("quarantined_peers", "Ledger peers that are refused new sessions.")
-        self.signals = {
-            name: Gauge(f"ropewalk_{name}", text, LABELS, registry=registry) for name, text in SIGNALS.items()
-        }
-        self.unwitnessed = Gauge(
-            "ropewalk_unwitnessed_blocks",
-            "Blocks without enough cosignatures.",
-            ("channel",),
-            registry=registry,
+        self.signals = {name: self._gauge(name, text, *LABELS) for name, text in SIGNALS.items()}
+        self.unwitnessed = self._gauge("unwitnessed_blocks", "Blocks without enough cosignatures.", "channel")
+        self.witness_failures = self._counter(
+            "witness_failures", "Rounds in which a channel got too few cosignatures."
         )
-        self.witness_failures = Counter(
-            "ropewalk_witness_failures",
-            "Rounds in which a channel got too few cosignatures.",
-            registry=registry,
-        )
-        self.bridges = {
-            name: Gauge(f"ropewalk_bridge_{name}", text, NAMES, registry=registry)
-            for name, text in BRIDGES.items()
-        }
-        self.firing = Gauge("ropewalk_alerts_firing", "Alerts that fire.", ("severity",), registry=registry)
+        self.bridges = {name: self._gauge(f"bridge_{name}", text, *NAMES) for name, text in BRIDGES.items()}
+        self.firing = self._gauge("alerts_firing", "Alerts that fire.", "severity")
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"ropewalk_{name}", text, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"ropewalk_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"ropewalk_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"ropewalk_{name}", text, labels, buckets=SECONDS, registry=self.registry)
 
     def count_outcomes(self, engine: str, outcomes: Sequence[Any]) -> None:
         """Count entries; finding a counter by its labels takes longer than counting."""
