@@ -6,9 +6,10 @@ Each effect can tell whether it is in place, so that an execution that was inter
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ropewalk.bridge.governance.policy import POLICY_BYTES_MAX, parse_governance
 from ropewalk.disk.durable import read_file
@@ -40,40 +41,40 @@ WRITER_WAIT_S = 30.0
 Keys = Sequence[SigningKey]
 
 
-class Effect(Protocol):
+class Effect(ABC):
     """One change of a repository."""
 
-    act: dict[str, Any] | None  # what approvers of the ledger sign, if the ledger is changed
+    act: dict[str, Any] | None = None  # what approvers of the ledger sign, if the ledger is changed
 
+    @abstractmethod
     def check(self) -> None:
         """Raise if it makes no sense now."""
 
-    def check_ready(self, approvals: Sequence[Approval], keys: Keys) -> None:
+    def check_ready(self, approvals: Sequence[Approval], keys: Keys) -> None:  # noqa: ARG002
         """Raise if it would be refused now: a key that it needs is missing, or an approval of the ledger."""
+        self.check()
 
     def before(self) -> Any:
         """Return what the log records before the effect begins, so that it can be told from one that was made."""
+        return None
 
+    @abstractmethod
     def done(self, before: Any) -> dict[str, Any] | None:
         """Return the result if the effect is in place, None if it was not made."""
 
+    @abstractmethod
     def carry_out(self, approvals: Sequence[Approval], keys: Keys) -> dict[str, Any]:
         """Make the change and return its result."""
 
 
-class ConsumerReset:
+class ConsumerReset(Effect):
     """Moves a consumer group to an event, or to the beginning."""
-
-    act = None
 
     def __init__(self, git: GitRepository, group: str, ns: str, to: str) -> None:
         self._git, self._group, self._ns, self._to = git, group, ns, to
 
     def check(self) -> None:
         reset_cursor(self._git, self._group, self._ns, self._to, dry_run=True)
-
-    def check_ready(self, _approvals: Sequence[Approval], _keys: Keys) -> None:
-        self.check()
 
     def before(self) -> str | None:
         return self._git.store.head(consumer_ref(self._group, self._ns))
@@ -94,7 +95,7 @@ class ConsumerReset:
         return {"ref": change["ref"], "ulid": change["ulid"]}
 
 
-class KeyRotation:
+class KeyRotation(Effect):
     """Replaces the signing key of a ledger channel."""
 
     def __init__(self, git: GitRepository, act: Any) -> None:
@@ -114,16 +115,13 @@ class KeyRotation:
         with Channel(self._home, self._act.channel) as reading:
             current, policy = reading.key_history().current.key, reading.policy
         if policy is not None:
-            require_approvals(self.act, approvals, policy.controls)
+            require_approvals(self._act.to_json(), approvals, policy.controls)
         for public in (current, self._act.new_key):
             if all(key.public != public for key in keys):
                 raise NotFound(
                     f"the key {public.did() if public else ''} is not available here",
                     advice="Execute the proposal on the machine that has the old and the new key.",
                 )
-
-    def before(self) -> None:
-        return None
 
     def done(self, _before: Any) -> dict[str, Any] | None:
         beside = companion(self._act.channel)  # its snapshots are sealed by the same key
@@ -149,7 +147,7 @@ class KeyRotation:
         return {"channel": self._act.channel, "key": self._act.new_key.did()}
 
 
-class LifecycleChange:
+class LifecycleChange(Effect):
     """Moves an envelope version to another stage, recorded in a channel."""
 
     def __init__(self, git: GitRepository, act: Any) -> None:
@@ -166,9 +164,6 @@ class LifecycleChange:
         check_change(self._home, self._act, approvals)
         if not self._sealing(keys):
             raise NotFound(f"no key of channel {self._act.channel} is available here")
-
-    def before(self) -> None:
-        return None
 
     def done(self, _before: Any) -> dict[str, Any] | None:
         for life in read_lifecycle(self._home):
@@ -189,7 +184,7 @@ class LifecycleChange:
         return [key for key in keys if history.validity(key.public) is not None]
 
 
-class PolicyRotation:
+class PolicyRotation(Effect):
     """Gives a ledger channel another policy."""
 
     def __init__(self, git: GitRepository, act: Any, policy: Any) -> None:
@@ -244,10 +239,8 @@ class PolicyRotation:
         return {"channel": self._act.channel, "policy_hash": self._new.hash.hex()}
 
 
-class PolicyChange:
+class PolicyChange(Effect):
     """Replaces the repository's policy. The old one is kept: proposals that it decided stay readable."""
-
-    act = None
 
     def __init__(self, git: GitRepository, policy: Any) -> None:
         self._store, self._raw = git.store, jcs.encode(policy)
@@ -257,9 +250,6 @@ class PolicyChange:
     def check(self) -> None:
         if self.before() == self._version:
             raise Conflict("the proposed policy is in force already")
-
-    def check_ready(self, _approvals: Sequence[Approval], _keys: Keys) -> None:
-        self.check()
 
     def before(self) -> ContentId:
         return content_id(jcs.encode(jcs.parse(read_file(policy_file(self._store.place), POLICY_BYTES_MAX))))
