@@ -95,7 +95,7 @@ class Metrics:
         """Take the figures that are not counted where they happen."""
         window, connections = node.stream.window, node.stream.connections
         self.append_queue.set(node.appends.waiting)
-        self.read_queue.set(node.reading)
+        self.read_queue.set(node.read.waiting)
         self.stream_clients.set(len(connections))
         self.stream_seq.set(window.seq)
         self.stream_lag.set(max((window.seq - each.cursor for each in connections), default=0))

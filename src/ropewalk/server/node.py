@@ -8,11 +8,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropewalk.bridge.webhooks.run import WebhookRunner
@@ -29,6 +28,7 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.server import LedgerServer
 from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.ledger.versions.lifecycle import version_to_write
+from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.revocation import RevocationList
 from ropewalk.net.threads import in_thread
 from ropewalk.server.append_queue import AppendQueue
@@ -91,68 +91,64 @@ class ServerNode:
         self.signing_key = signing_key
         self._prepare = prepare
         self._watch = watch
-        self._watching: asyncio.Task[None] | None = None
-        self._threads = ThreadPoolExecutor(settings.read_threads, "ropewalk-read")
-        self._long_threads = ThreadPoolExecutor(LONG_THREADS, "ropewalk-long")
-        self._reading = self._long = 0
+        self.read = ReadThreads(settings.read_threads, settings.read_waiting_max, "requests wait to be read")
+        # Whole logs are read in a few other threads: short reads never wait for them.
+        long = "verifications and exports are under way"
+        self.read_long = ReadThreads(LONG_THREADS, LONG_WAITING_MAX, long)
         self.telemetry = _telemetry(settings.otel) if settings.otel is not None else None
-        self._exporting: asyncio.Task[None] | None = None
         self.moves = GroupMoves()
         self.lag = ConsumerLag()
-        self._sampling: asyncio.Task[None] | None = None
         self._doors: dict[str, WriterLease] = {}
-        self._tick: asyncio.Task[None] | None = None
         self._stop_delivering = threading.Event()
+        self._warn = LogRateLimit(_journal.warning)
         self.draining = False
         self.transports: LedgerServer | None = None  # what serves channels over gRPC and QUIC
         self.started_s = time.monotonic()
 
     async def __aenter__(self) -> ServerNode:
+        async with contextlib.AsyncExitStack() as closing:
+            await self._open(closing)
+            self._closing = closing.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._closing.aclose()
+
+    async def _open(self, closing: contextlib.AsyncExitStack) -> None:
+        """Open everything; `closing` ends it, the last first."""
         disk = TimedDisk(self.metrics)
         self.log = await asyncio.to_thread(open_repository, self.place.git_dir, disk=disk)
+        closing.push_async_callback(asyncio.to_thread, self.log.close)
         self._prepare(self.log)
         self.rules = PolicyRules(self.place)
         self.keys = await asyncio.to_thread(IdempotencyKeys, self.place.home / "server" / "idempotency")
+        closing.callback(self.keys.close)
+        closing.callback(self.read_long.shutdown, cancel_futures=True)
+        closing.callback(self.read.shutdown)
+        closing.push_async_callback(self._close_doors)
         self.appends = AppendQueue(self.log, self.keys, waiting_max=self.settings.append_waiting_max)
         stream = NodeStream(
             self.log, server=partial(HostedStream, authenticator=self.auth), source=NodeSource
         )
-        self._stream = await stream.__aenter__()
+        self._stream = await closing.enter_async_context(stream)
         self.stream.catch_up = stream.catch_up
         now_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
         self.webhooks = WebhookRunner(self.log, now_ms=now_ms, chance=random.random)
-        self._delivering = asyncio.create_task(in_thread(self.webhooks.run, self._stop_delivering))
-        self._delivering.add_done_callback(_report_failure)
-        self._tick = asyncio.create_task(self._look_after())
-        self._sampling = asyncio.create_task(self._sample_lag())
-        if self.telemetry is not None:
-            self._exporting = asyncio.create_task(self.telemetry.run(self))
-        if self._watch is not None:
-            self._watching = asyncio.create_task(self._run_watch(self._watch))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for task in (self._tick, self._sampling):
-            if task is not None:
-                task.cancel()
-        self._stop_delivering.set()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-        await self.drain()
-        if self._exporting is not None:
-            self._exporting.cancel()
-            await asyncio.gather(self._exporting, return_exceptions=True)
+        delivering = asyncio.create_task(in_thread(self.webhooks.run, self._stop_delivering))
+        delivering.add_done_callback(_report_failure)
         # A delivery under way may end with the process: it is made again, and has an id to deduplicate on.
-        await asyncio.wait([self._delivering], timeout=self.settings.drain_seconds)
-        await self._stream.__aexit__(None, None, None)
+        closing.push_async_callback(asyncio.wait, [delivering], timeout=self.settings.drain_seconds)
+        if self.telemetry is not None:
+            await closing.enter_async_context(_running(self.telemetry.run(self)))
+        closing.push_async_callback(self.drain)
+        if self._watch is not None:
+            await closing.enter_async_context(_running(self._run_watch(self._watch)))
+        closing.callback(self._stop_delivering.set)
+        await closing.enter_async_context(_running(self._look_after()))
+        await closing.enter_async_context(_running(self._sample_lag()))
+
+    async def _close_doors(self) -> None:
         await asyncio.gather(*(door.close() for door in self._doors.values()), return_exceptions=True)
-        self._threads.shutdown()
-        self._long_threads.shutdown(cancel_futures=True)
-        await asyncio.to_thread(self.log.close)
-        self.keys.close()
 
     async def drain(self) -> None:
         """Take nothing new, and answer what was taken."""
@@ -195,38 +191,6 @@ class ServerNode:
     def shown(self, event: Event) -> Event:
         """Return an event as the policy shows it; `sees` has looked at the rules before."""
         return public_event(self.rules.privacy, event)
-
-    async def read(self, act: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Call blocking code in a thread. A full queue is refused at once."""
-        if self._reading >= self.settings.read_waiting_max:
-            raise Unavailable(
-                f"{self._reading} requests wait to be read", advice="Send it again after Retry-After."
-            )
-        self._reading += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, partial(act, *arguments, **options))
-        finally:
-            self._reading -= 1
-
-    async def read_long(self, act: Callable[..., T], *arguments: Any) -> T:
-        """Read a whole log, as `read` does, in a few other threads: short reads never wait for it."""
-        if self._long >= LONG_WAITING_MAX:
-            raise Unavailable(
-                f"{self._long} verifications and exports are under way",
-                advice="Send it again after Retry-After.",
-            )
-        self._long += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._long_threads, partial(act, *arguments))
-        finally:
-            self._long -= 1
-
-    @property
-    def reading(self) -> int:
-        """How many requests are in threads, or wait for one."""
-        return self._reading
 
     async def submit(self, channel: str, raws: Sequence[bytes]) -> list[LedgerReceipt | RopewalkError]:
         """Judge envelopes and seal them into the channel, which is made if its first envelope is good."""
@@ -272,8 +236,8 @@ class ServerNode:
                 working.add_done_callback(_report_failure)
             try:
                 self.metrics.take_signals(await in_thread(watch.round))
-            except (RopewalkError, OSError) as error:
-                _journal.warning("watch: %s", error)
+            except Exception as error:  # any error: a watch that ended would look like one that finds nothing
+                _journal.warning("watch: %s", str(error) or repr(error))
             await asyncio.sleep(config.interval_s * (0.9 + random.random() / 5))  # noqa: S311 - jitter
 
     async def _look_after(self) -> None:
@@ -281,7 +245,7 @@ class ServerNode:
         last_drop_s = 0.0
         while True:
             await asyncio.sleep(TICK_S)
-            with contextlib.suppress(RopewalkError, OSError):
+            with self._going_on():
                 self.stream.recheck()
                 self.metrics.look(self)
                 if time.monotonic() - last_drop_s > 3_600:
@@ -290,9 +254,50 @@ class ServerNode:
 
     async def _sample_lag(self) -> None:
         while True:
-            with contextlib.suppress(RopewalkError, OSError):
+            with self._going_on():
                 self.lag.take(await self.read(consumer_rows, self.log), time.time_ns() // 1_000_000)
             await asyncio.sleep(EVERY_S)
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Pass over what may go away by itself, and report any other error: work that ended would not be missed."""
+        try:
+            with contextlib.suppress(RopewalkError, OSError):
+                yield
+        except Exception as error:
+            self._warn(f"background work failed: {error!r}")
+
+
+class ReadThreads:
+    """Calls blocking code of requests in threads. `waiting` counts the calls without a result."""
+
+    def __init__(self, threads: int, waiting_max: int, busy: str) -> None:
+        self._threads = ThreadPoolExecutor(threads, "ropewalk-read")
+        self._waiting_max, self._busy = waiting_max, busy
+        self.shutdown = self._threads.shutdown
+        self.waiting = 0
+
+    async def __call__(self, act: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Return what `act` returns. A full queue is refused at once."""
+        if self.waiting >= self._waiting_max:
+            raise Unavailable(f"{self.waiting} {self._busy}", advice="Send it again after Retry-After.")
+        self.waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, partial(act, *arguments, **options))
+        finally:
+            self.waiting -= 1
+
+
+@contextlib.asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine within the block, and cancel it behind."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _report_failure(done: asyncio.Future[Any]) -> None:
