@@ -59,18 +59,11 @@ class _Lane:
 class AppendQueue:
     """The appends of one repository. `waiting` is how many events have no answer yet."""
 
-    def __init__(
-        self,
-        log: GitRepository,
-        keys: IdempotencyKeys,
-        *,
-        waiting_max: int = WAITING_MAX,
-        threads: int = THREADS,
-    ) -> None:
+    def __init__(self, log: GitRepository, keys: IdempotencyKeys, *, waiting_max: int = WAITING_MAX) -> None:
         self._log = log
         self._keys = keys
         self._waiting_max = waiting_max
-        self._threads = ThreadPoolExecutor(threads, "ropewalk-append")
+        self._threads = ThreadPoolExecutor(THREADS, "ropewalk-append")
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self.waiting = self._bytes = 0
         self.closed = False

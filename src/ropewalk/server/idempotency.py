@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.errors import ContentDiffers, Invalid
@@ -21,13 +21,6 @@ from ropewalk.errors import ContentDiffers, Invalid
 KEY_CHARS_MAX = 255
 KEPT_MS = 7 * 86_400_000  # a client that retries after a week has forgotten the first try as well
 TABLES = ("requests",)
-
-
-class Change(Protocol):
-    """A write transaction."""
-
-    def put(self, table: str, key: bytes, value: bytes) -> None: ...
-    def delete(self, table: str, key: bytes) -> None: ...
 
 
 @dataclass(slots=True)
@@ -78,7 +71,7 @@ class IdempotencyKeys:
         """Write rows and wait until they are on disk."""
         rows = {each.name: each.to_row() for each in requests}
 
-        def write(change: Change) -> None:
+        def write(change: Any) -> None:
             for name, row in rows.items():
                 change.put("requests", name, row)
 
@@ -89,7 +82,7 @@ class IdempotencyKeys:
         with self._tables.read() as view:
             old = [name for name, row in view.scan("requests") if json.loads(row)[1] < now_ms - KEPT_MS]
 
-        def delete(change: Change) -> None:
+        def delete(change: Any) -> None:
             for name in old:
                 change.delete("requests", name)
 

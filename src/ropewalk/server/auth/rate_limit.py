@@ -21,12 +21,12 @@ class RateLimiter:
         self._burst = burst
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # level, when
 
-    def wait_s(self, client: str, now_s: float, cost: float = 1.0) -> float:
-        """Take tokens and return 0, or return how long the client has to wait for them."""
+    def wait_s(self, client: str, now_s: float) -> float:
+        """Take a token and return 0, or return how long the client has to wait for one."""
         level, then = self._buckets.pop(client, (self._burst, now_s))
         level = min(self._burst, level + (now_s - then) * self._rate)
-        enough = level >= min(cost, self._burst)
-        self._buckets[client] = (level - cost if enough else level), now_s
+        cost = min(1.0, self._burst)
+        self._buckets[client] = (level - 1.0 if level >= cost else level), now_s
         if len(self._buckets) > CLIENTS_MAX:
             self._buckets.popitem(last=False)
-        return 0.0 if enough else (min(cost, self._burst) - level) / self._rate
+        return 0.0 if level >= cost else (cost - level) / self._rate

@@ -16,7 +16,7 @@ from ropewalk.disk.state_folder import StateFolder
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.envelope import Event
-from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.objects import Commit
 from ropewalk.gitlog.repository.deployments import current_rows, deployment_row
 from ropewalk.gitlog.repository.recent import history
@@ -226,8 +226,8 @@ async def list_deployments(
     return reply(await node.read_long(look))
 
 
-def _deployments(node: ServerNode, ns: str, layout: Layout = SHIPLOG) -> Iterator[dict[str, Any]]:
-    for stored, commit in islice(history(node.log, ns, layout), SCANNED_MAX):
+def _deployments(node: ServerNode, ns: str) -> Iterator[dict[str, Any]]:
+    for stored, commit in islice(history(node.log, ns, SHIPLOG), SCANNED_MAX):
         event = node.shown(stored)
         trailer = parse_message(commit.message).trailer or {}
         row = deployment_row(event, trailer)

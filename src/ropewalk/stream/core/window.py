@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, encode, relayed, timestamp
 from ropewalk.stream.core.patterns import Kind
+
+if TYPE_CHECKING:
+    from ropewalk.stream.core.connection import Connection
 
 TROUBLES_MAX: Final = 64  # topics; all of them may have to be sent at once
 
@@ -53,15 +56,6 @@ class TopicProblem:
     until_seq: int | None = None
 
 
-class WindowReader(Protocol):
-    """A reader of frames in order; `cursor` is the last one it is done with."""
-
-    @property
-    def cursor(self) -> int: ...
-    def lose(self, kept: KeptFrame) -> None:
-        """Note that a frame beyond the cursor is about to be dropped."""
-
-
 class Window:
     """The frames of one stream. `stream` names this run of it; `base` is the number before its first frame.
 
@@ -81,7 +75,7 @@ class Window:
         self.base = base
         self.seq = base  # of the newest frame
         self.bounds = bounds
-        self.readers: set[WindowReader] = set()
+        self.readers: set[Connection] = set()
         self.troubles: dict[str, TopicProblem] = {}  # by topic
         self._kept: deque[KeptFrame] = deque()
         self._bytes = 0

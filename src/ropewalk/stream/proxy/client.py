@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from functools import cache
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ropewalk.kernel import jcs
 from ropewalk.stream.core.access import Access
@@ -17,24 +17,13 @@ from ropewalk.stream.core.window import KeptFrame
 from ropewalk.stream.proxy.relay import GAP, RelayWindow
 from ropewalk.stream.proxy.upstream_subscriptions import UpstreamSubscription
 
+if TYPE_CHECKING:
+    from ropewalk.stream.proxy.proxy import Proxy
+
 FETCH_MS: Final = 30_000  # how long the upstream may take for the next frame that was missed
 ATTEMPTS_MAX: Final = 3
 QUEUE_MAX: Final = 1_000  # frames fetched and not yet taken; an honest upstream sends no more without credit
 ADVICE: Final = "Read the refs and topics themselves, then go on from here"
-
-
-class Host(Protocol):
-    """What a client needs of its proxy."""
-
-    @property
-    def upstream(self) -> str | None: ...
-    @property
-    def sealed(self) -> ErrorFrame | None: ...
-    def carry(self, pattern: Pattern, now_ms: int) -> UpstreamSubscription | None: ...
-    def fetch(self, catch_up: CatchUp) -> None: ...
-    def missed(self, missing_seq: int, reason: str, now_ms: int) -> None: ...
-    def reached(self, seq: int) -> None: ...
-    def left(self) -> None: ...
 
 
 class CatchUp:
@@ -144,7 +133,7 @@ class ProxyConnection(Connection):
     def __init__(
         self,
         window: RelayWindow,
-        host: Host,
+        host: Proxy,
         *,
         now_ms: int,
         limits: StreamLimits,

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from ropewalk.stream.core.connection import LIMITS, StreamLimits
 from ropewalk.stream.core.frames import ErrorFrame
 from ropewalk.stream.core.patterns import Kind, Pattern
-from ropewalk.stream.proxy.upstream_subscriptions import UpstreamSubscriptions
+from ropewalk.stream.proxy.upstream_subscriptions import MOST, UpstreamSubscriptions
 
 PROBE_MS: Final = 5_000  # how long an upstream, which may have to ask its own, has to answer
 DUE_MAX: Final = 1_000  # that wait for a slot; more are not probed
@@ -33,8 +32,7 @@ class Probes:
     ['payroll']
     """
 
-    def __init__(self, limits: StreamLimits = LIMITS) -> None:
-        self._most: dict[Kind, int] = {"ref": limits.refs_max, "topic": limits.topics_max}
+    def __init__(self) -> None:
         self._asked: dict[Pattern, int] = {}  # since when
         self._due: dict[Pattern, None] = {}
 
@@ -54,9 +52,7 @@ class Probes:
 
     def begin(self, carried: UpstreamSubscriptions, now_ms: int) -> list[Pattern]:
         """Return which to ask for now: those with a free slot next to the subscriptions."""
-        room = {
-            kind: most - len(carried.texts(kind)) - self._count(kind) for kind, most in self._most.items()
-        }
+        room = {kind: most - len(carried.texts(kind)) - self._count(kind) for kind, most in MOST.items()}
         begun: list[Pattern] = []
         for pattern in self._due:
             if room[pattern.kind] > 0:

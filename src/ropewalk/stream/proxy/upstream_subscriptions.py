@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from ropewalk.errors import RangeExceeded
-from ropewalk.stream.core.connection import LIMITS, StreamLimits
+from ropewalk.stream.core.connection import LIMITS
 from ropewalk.stream.core.frames import ErrorFrame
 from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
+
+MOST: Final[dict[Kind, int]] = {
+    "ref": LIMITS.refs_max,
+    "topic": LIMITS.topics_max,
+}  # that an upstream takes
 
 
 @dataclass(slots=True)
@@ -30,17 +36,14 @@ class UpstreamSubscriptions:
     'refs/gatos/**'
     """
 
-    def __init__(
-        self, refs: Iterable[str], topics: Iterable[str], *, floor: int, limits: StreamLimits = LIMITS
-    ) -> None:
-        self._most: dict[Kind, int] = {"ref": limits.refs_max, "topic": limits.topics_max}
+    def __init__(self, refs: Iterable[str], topics: Iterable[str], *, floor: int) -> None:
         self._found: dict[tuple[Kind, str], UpstreamSubscription] = {}
         for pattern in (
             *(parse_pattern("ref", text) for text in refs),
             *(parse_pattern("topic", text) for text in topics),
         ):
             if self.full(pattern.kind):
-                most = self._most[pattern.kind]
+                most = MOST[pattern.kind]
                 raise RangeExceeded(
                     f"more than {most} {pattern.kind} patterns; an upstream takes no more",
                     limit=most,
@@ -66,7 +69,7 @@ class UpstreamSubscriptions:
 
     def full(self, kind: Kind) -> bool:
         """Return whether no further pattern of the kind fits."""
-        return sum(1 for of, _ in self._found if of == kind) >= self._most[kind]
+        return sum(1 for of, _ in self._found if of == kind) >= MOST[kind]
 
     def add(self, pattern: Pattern, now_ms: int) -> UpstreamSubscription:
         """Carry one more; there must be room."""

@@ -8,7 +8,7 @@ import logging
 import os
 import random
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from ropewalk.errors import RopewalkError, Unavailable, Usage
 from ropewalk.gitlog.repository.repository import GitRepository
@@ -16,7 +16,6 @@ from ropewalk.kernel.ulid import next_ulid
 from ropewalk.net.text_socket import TextSocket, connect_text
 from ropewalk.net.threads import in_thread
 from ropewalk.stream.core.connection import LIMITS, StreamLimits
-from ropewalk.stream.core.frames import ErrorFrame
 from ropewalk.stream.core.window import PROXY_BOUNDS, WindowBounds
 from ropewalk.stream.proxy.client import CatchUp
 from ropewalk.stream.proxy.proxy import Proxy
@@ -31,18 +30,6 @@ FETCHES_MAX = 16  # connections to the upstream for clients that were away for l
 TICK_S = 1.0
 
 _journal = logging.getLogger("ropewalk.stream")
-
-
-class _Side(Protocol):
-    """What talks to the upstream over one connection: the proxy itself, or a catch-up."""
-
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def reading(self) -> bool: ...
-    def connected(self) -> None: ...
-    def receive(self, data: str | bytes, now_ms: int) -> list[ErrorFrame]: ...
-    def outgoing(self) -> list[str]: ...
 
 
 class StreamProxy:
@@ -175,7 +162,7 @@ class StreamProxy:
             self.upstream_url, timeout_s=CONNECT_S, message_bytes_max=FRAME_BYTES_MAX, token=self._token
         )
 
-    async def _talk(self, side: _Side, socket: TextSocket) -> None:
+    async def _talk(self, side: Proxy | CatchUp, socket: TextSocket) -> None:
         side.connected()
         sending = asyncio.create_task(self._send(side, socket))
         try:
@@ -201,7 +188,7 @@ class StreamProxy:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
-    async def _send(self, side: _Side, socket: TextSocket) -> None:
+    async def _send(self, side: Proxy | CatchUp, socket: TextSocket) -> None:
         with self._noticing() as changed:
             while True:
                 texts = side.outgoing()
