@@ -34,12 +34,14 @@ from ropewalk.server.http.replies import (
     body_of,
     check_media_type,
     event_bytes,
+    git_log,
     has_left,
     identity_of,
     mark_durable,
     node_of,
     not_modified,
     parse_items,
+    permitted,
     receipts,
     reply,
     target_of,
@@ -50,7 +52,6 @@ from ropewalk.server.node import ServerNode
 NAMESPACES_MAX = 64  # of one tail
 PAGE_BYTES = 8 << 20  # after which a page ends
 TAIL_BYTES_MAX = 32 << 20
-LAYOUTS = {"shiplog": SHIPLOG, "messages": MESSAGES}
 Since = Annotated[str | None, QueryParameter(description="Only what comes after this ULID.")]
 Limit = Annotated[int, QueryParameter(description="How many at most; above 512 counts as 512.")]
 
@@ -123,8 +124,7 @@ async def read_events(
     request: Asked, ns: FromPath[str], since: Since = None, limit: Limit = LIMIT_DEFAULT
 ) -> Response[models.EventList]:
     """Read a page of events in order."""
-    node = node_of(request)
-    identity_of(request).require("read", f"shiplog/{ns}")
+    node = permitted(request, "read", f"shiplog/{ns}")
     page = await node.read(node.log.read, ns, since, limit, bytes_max=PAGE_BYTES)
     return _page(request, replace(page, events=tuple(map(node.shown, page.events))), ns)
 
@@ -145,8 +145,7 @@ def _page(request: Asked, page: EventPage, topic: str) -> Response[Any]:
 @get("/shiplog/{ns:str}/events/{ulid:str}")
 async def show_event(request: Asked, ns: FromPath[str], ulid: FromPath[str]) -> Response[models.ShownEvent]:
     """Show one event with its trailer, author and note."""
-    node = node_of(request)
-    identity_of(request).require("read", f"shiplog/{ns}")
+    node = permitted(request, "read", f"shiplog/{ns}")
 
     def look() -> dict[str, Any]:
         if node.log.lines.line(SHIPLOG, ns).find(parse(ulid)) is None:
@@ -233,8 +232,7 @@ async def read_messages(
     ] = None,
 ) -> Response[models.MessagePage]:
     """Read messages in order, as `messages.read` of S1 answers."""
-    node = node_of(request)
-    identity_of(request).require("read", f"messages/{topic}")
+    node = permitted(request, "read", f"messages/{topic}")
     if group is not None:
         identity_of(request).require("checkpoint", f"messages/{topic}")
     try:
@@ -252,16 +250,9 @@ async def read_messages(
     return found
 
 
-def _log_name(log: str) -> tuple[Layout, str]:
-    engine, _, topic = log.partition("/")
-    if engine not in LAYOUTS or not topic:
-        raise Invalid(f"log must be shiplog/NS or messages/TOPIC, got {log[:80]!r}")
-    return LAYOUTS[engine], topic
-
-
 def _cursor(node: ServerNode, group: str, log: str) -> Cursor:
     """Return the checkpoint of a group in a log. Logs of both engines share the name of its ref."""
-    layout, topic = _log_name(log)
+    layout, topic = git_log(log)
     cursor = find_cursor(node.log.store, group, topic)
     if cursor is None or cursor.by not in (kind_kept(layout), "nothing"):
         raise NotFound(f"group {group!r} has no checkpoint in {log}", group=group, log=log)
@@ -288,8 +279,7 @@ LogName = Annotated[str, QueryParameter(description="The log: shiplog/NS or mess
 @get("/consumers/{group:str}")
 async def show_consumer(request: Asked, group: FromPath[str], log: LogName) -> Response[models.Consumer]:
     """Show where a consumer group is in a log."""
-    node = node_of(request)
-    identity_of(request).require("read", log)
+    node = permitted(request, "read", log)
     return reply(await node.read(lambda: cursor_status(node.log, _cursor(node, group, log)) | {"log": log}))
 
 
@@ -298,7 +288,7 @@ async def set_consumer(request: Asked, group: FromPath[str], log: LogName) -> Re
     """Set a checkpoint to `{"ulid"}` or `{"commit"}`. Going back needs the right admin."""
     node, identity = node_of(request), identity_of(request)
     identity.require("checkpoint", log)
-    layout, topic = _log_name(log)
+    layout, topic = git_log(log)
     document: Any = jcs.parse(await body_of(request))
     if not isinstance(document, dict) or document.keys() not in ({"ulid"}, {"commit"}):
         raise Invalid('the body must be {"ulid": …} or {"commit": …}')

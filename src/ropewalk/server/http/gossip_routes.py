@@ -30,6 +30,7 @@ from ropewalk.server.http.replies import (
     identity_of,
     keyed_alone,
     node_of,
+    permitted,
     receipts,
     remember,
     reply,
@@ -57,7 +58,6 @@ async def read_gossip(
     limit: FromQuery[int] = LIMIT_DEFAULT,
 ) -> Response[models.GossipPage]:
     """Read messages in the order in which they arrived here: a page never skips a late one."""
-    identity_of(request).require("read", f"gossip/{topic}")
     count = max(1, min(limit, LIMIT_MAX))
 
     def look(log: GossipLog) -> dict[str, Any]:
@@ -76,8 +76,7 @@ async def read_gossip(
 @post("/gossip/{topic:str}/messages", status_code=201)
 async def append_gossip(request: Asked, topic: FromPath[str]) -> Response[models.GossipReceipt]:
     """Sign a payload with a key of the server and put it on top of all heads: `{"payload", "key"}`."""
-    node = node_of(request)
-    identity_of(request).require("append", f"gossip/{topic}")
+    node = permitted(request, "append", f"gossip/{topic}")
     raw = await body_of(request)
     async with keyed_alone(request, raw) as key:
         if key is None or key.outcomes is None:
@@ -106,7 +105,6 @@ def _append(node: ServerNode, topic: str, payload: Any, key: str) -> dict[str, A
 @get("/gossip/{topic:str}/heads")
 async def show_heads(request: Asked, topic: FromPath[str]) -> Response[models.GossipHeads]:
     """Show the messages without children, the clock that the next one gets, and the connected peers."""
-    identity_of(request).require("read", f"gossip/{topic}")
 
     def look(log: GossipLog) -> dict[str, Any]:
         clock, ids = log.get_clock()
@@ -126,8 +124,7 @@ async def verify_log(
     ],
 ) -> Response[models.VerifyReport]:
     """Verify one log again, from its bytes: the steps of `ropewalk verify --json`."""
-    node = node_of(request)
-    identity_of(request).require("read", log)
+    node = permitted(request, "read", log)
     engine, _, name = log.partition("/")
     if engine not in ENGINES or not name:
         raise Invalid(f"log must start with {', '.join(each + '/' for each in ENGINES)}, got {log[:80]!r}")
@@ -147,7 +144,8 @@ def _verify(node: ServerNode, engine: str, name: str) -> Report:
 
 
 async def _with_topic(request: Asked, topic: str, act: Callable[[GossipLog], T]) -> T:
-    node = node_of(request)
+    """Return what `act` finds in a topic that the caller may read."""
+    node = permitted(request, "read", f"gossip/{topic}")
 
     def look() -> T:
         with open_topic(node.place.home, topic, create=False) as log:

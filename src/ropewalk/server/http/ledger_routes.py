@@ -6,12 +6,12 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from weakref import WeakSet
 
 from litestar import Response, Router, get, post
@@ -41,6 +41,7 @@ from ropewalk.server.http.replies import (
     node_of,
     not_modified,
     parse_items,
+    permitted,
     receipts,
     remember,
     reply,
@@ -55,6 +56,7 @@ BUNDLES_OPEN_MAX = 16
 LEFTOVER_AGE_MIN_S = 86_400.0
 # Bundles being sent; one that no response holds any more is closed.
 _OPEN: WeakSet[BufferedReader] = WeakSet()
+T = TypeVar("T")
 From = Annotated[int, QueryParameter(name="from", description="First height.", ge=0)]
 To = Annotated[int | None, QueryParameter(name="to", description="Last height; default: the head.", ge=0)]
 
@@ -86,23 +88,21 @@ async def list_peers(request: Asked) -> Response[models.LedgerPeers]:
 @get("/channels/{channel:str}")
 async def show_channel(request: Asked, channel: FromPath[str]) -> Response[models.ChannelFacts]:
     """Show a channel: head, key, policy and counts."""
-    node = _reader(request, channel)
 
-    def look() -> dict[str, Any]:
-        with open_channel(node.place.home, channel) as reading:
-            head, settings, key_history = reading.head(), reading.settings, reading.key_history()
-            empty, policy = head.height == 0, key_history.policies.current
-            return {
-                "channel": channel,
-                "height": None if empty else head.height - 1,
-                "block_hash": None if empty else head.block_hash.hex(),
-                "envelopes": head.envelopes,
-                "key": settings.key,
-                "signer": key_history.current.key.to_json(),
-                "policy_hash": policy.hash.hex() if policy is not None else None,
-            }
+    def look(reading: Channel) -> dict[str, Any]:
+        head, settings, key_history = reading.head(), reading.settings, reading.key_history()
+        empty, policy = head.height == 0, key_history.policies.current
+        return {
+            "channel": channel,
+            "height": None if empty else head.height - 1,
+            "block_hash": None if empty else head.block_hash.hex(),
+            "envelopes": head.envelopes,
+            "key": settings.key,
+            "signer": key_history.current.key.to_json(),
+            "policy_hash": policy.hash.hex() if policy is not None else None,
+        }
 
-    facts = await node.read(look)
+    facts = await _with_channel(request, channel, look)
     etag = facts["block_hash"] or "empty"
     return not_modified(request, etag) or reply(facts, etag=etag)
 
@@ -110,16 +110,14 @@ async def show_channel(request: Asked, channel: FromPath[str]) -> Response[model
 @get("/channels/{channel:str}/policy")
 async def show_policy(request: Asked, channel: FromPath[str]) -> Response[models.ChannelPolicy]:
     """Show the policy that is in force in a channel, with its rules and the schemas of payloads."""
-    node = _reader(request, channel)
 
-    def look() -> dict[str, Any]:
-        with open_channel(node.place.home, channel) as reading:
-            policy = reading.key_history().policies.current
+    def look(reading: Channel) -> dict[str, Any]:
+        policy = reading.key_history().policies.current
         if policy is None:
             return {"policy_hash": None, "policy": None}
         return {"policy_hash": policy.hash.hex(), "policy": jcs.parse(policy.to_bytes())}
 
-    return reply(await node.read(look))
+    return reply(await _with_channel(request, channel, look))
 
 
 @get("/channels/{channel:str}/blocks")
@@ -127,24 +125,22 @@ async def read_blocks(
     request: Asked, channel: FromPath[str], start: From = 0, end: To = None
 ) -> Response[models.Blocks]:
     """Read blocks with their envelopes, oldest first; `next_from` continues behind them."""
-    node = _reader(request, channel)
 
-    def look() -> bytes:
-        with open_channel(node.place.home, channel) as reading:
-            height = reading.head().height
-            last = min(height - 1, start + BLOCKS_MAX - 1, end if end is not None else height)
-            rows: list[bytes] = []
-            size, at = 0, start
-            for found, lines in reading.lines(start, last) if start <= last else ():
-                block = Block.from_lines(lines)
-                rows.append(_block_bytes(found, block))
-                size, at = size + len(rows[-1]), found + 1
-                if size >= BLOCK_BYTES:
-                    break
+    def look(reading: Channel) -> bytes:
+        height = reading.head().height
+        last = min(height - 1, start + BLOCKS_MAX - 1, end if end is not None else height)
+        rows: list[bytes] = []
+        size, at = 0, start
+        for found, lines in reading.lines(start, last) if start <= last else ():
+            block = Block.from_lines(lines)
+            rows.append(_block_bytes(found, block))
+            size, at = size + len(rows[-1]), found + 1
+            if size >= BLOCK_BYTES:
+                break
         more = at < height and (end is None or at <= end)
         return b'{"blocks":[%s],"next_from":%s}' % (b",".join(rows), b"%d" % at if more else b"null")
 
-    return reply(await node.read(look))
+    return reply(await _with_channel(request, channel, look))
 
 
 def _block_bytes(height: int, block: Block) -> bytes:
@@ -160,8 +156,7 @@ def _block_bytes(height: int, block: Block) -> bytes:
 @post("/channels/{channel:str}/envelopes", status_code=201)
 async def append_envelopes(request: Asked, channel: FromPath[str]) -> Response[models.EnvelopeReceipt]:
     """Append an envelope, or an array of them, as JSON or CBOR. The answer comes when the block is on disk."""
-    node = node_of(request)
-    identity_of(request).require("append", f"ledger/{channel}")
+    node = permitted(request, "append", f"ledger/{channel}")
     raw = await body_of(request, JSON, CBOR)
     is_cbor = request.headers.get("content-type", "").strip().lower().startswith(CBOR)
     async with keyed_alone(request, raw) as key:
@@ -199,9 +194,8 @@ async def show_envelope(
     request: Asked, channel: FromPath[str], envelope_id: FromPath[str]
 ) -> Response[dict[str, Any]]:
     """Return one envelope, its exact canonical bytes."""
-    node = _reader(request, channel)
+    raw = await _with_channel(request, channel, lambda it: it.envelope(_id(envelope_id)).raw)
     known = not_modified(request, envelope_id, immutable=True)
-    raw = await node.read(_with_channel, node, channel, lambda it: it.envelope(_id(envelope_id)).raw)
     return known or reply(raw, etag=envelope_id, immutable=True)
 
 
@@ -210,10 +204,7 @@ async def prove_envelope(
     request: Asked, channel: FromPath[str], envelope_id: FromPath[str]
 ) -> Response[dict[str, Any]]:
     """Return the proof that an envelope is in its block: the file that `ledger prove` writes."""
-    node = _reader(request, channel)
-    return reply(
-        await node.read(_with_channel, node, channel, lambda it: it.prove(_id(envelope_id)).to_bytes())
-    )
+    return reply(await _with_channel(request, channel, lambda it: it.prove(_id(envelope_id)).to_bytes()))
 
 
 @get("/channels/{channel:str}/envelopes/{envelope_id:str}/verdict")
@@ -221,19 +212,17 @@ async def judge_envelope(
     request: Asked, channel: FromPath[str], envelope_id: FromPath[str]
 ) -> Response[models.VerifyReport]:
     """Verify one envelope with the trust of its channel: hashes, signatures, path, signer, policy and evidence."""
-    node = _reader(request, channel)
 
     def look(reading: Channel) -> dict[str, Any]:
-        trust = channel_trust(node.place.home, channel)
+        trust = channel_trust(node_of(request).place.home, channel)
         return verify_proof(reading.prove(_id(envelope_id)), trust).to_json()
 
-    return reply(await node.read(_with_channel, node, channel, look))
+    return reply(await _with_channel(request, channel, look))
 
 
 @get("/channels/{channel:str}/keys")
 async def list_keys(request: Asked, channel: FromPath[str]) -> Response[models.ChannelKeys]:
     """List the keys of a channel with the blocks and times in which they may sign."""
-    node = _reader(request, channel)
 
     def look(reading: Channel) -> list[dict[str, Any]]:
         keys = reading.key_history()
@@ -249,13 +238,13 @@ async def list_keys(request: Asked, channel: FromPath[str]) -> Response[models.C
             for each in keys.validities
         ]
 
-    return reply({"keys": await node.read(_with_channel, node, channel, look)})
+    return reply({"keys": await _with_channel(request, channel, look)})
 
 
 @get("/channels/{channel:str}/trust")
 async def show_trust(request: Asked, channel: FromPath[str]) -> Response[dict[str, Any]]:
     """Return the trust file of a channel: what a verifier must believe."""
-    node = _reader(request, channel)
+    node = permitted(request, "read", f"ledger/{channel}")
     trust = await node.read(channel_trust, node.place.home, channel)
     return reply(trust.to_bytes())
 
@@ -265,22 +254,21 @@ async def show_checkpoint(
     request: Asked, channel: FromPath[str], host: FromQuery[str] = "localhost"
 ) -> Response[str]:
     """Return the signed head over the headers, a C2SP note."""
-    node = _reader(request, channel)
 
     def sign(reading: Channel) -> bytes:
         size, root = reading.header_head()
         if size:
             reading.note_head(size, reading.index.block_hash(size - 1), "a signed head")
-        return signed_head(host, channel, size, root, _signer(node, channel))
+        return signed_head(host, channel, size, root, _signer(node_of(request), channel))
 
-    note = await node.read(_with_channel, node, channel, sign)
+    note: Any = await _with_channel(request, channel, sign)
     return Response(note, media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"})
 
 
 @get("/channels/{channel:str}/bundle", media_type="application/zstd")
 async def export_range(request: Asked, channel: FromPath[str], start: From = 0, end: To = None) -> Stream:
     """Stream a bundle of blocks: the file that `bundle export` writes."""
-    node = _reader(request, channel)
+    node = permitted(request, "read", f"ledger/{channel}")
     if len(_OPEN) >= BUNDLES_OPEN_MAX:
         raise Unavailable(
             f"{len(_OPEN)} bundles are being sent already", advice="Send it again after Retry-After."
@@ -319,14 +307,15 @@ async def _file(node: ServerNode, stream: BufferedReader) -> AsyncIterator[bytes
             _OPEN.discard(stream)
 
 
-def _reader(request: Asked, channel: str) -> ServerNode:
-    identity_of(request).require("read", f"ledger/{channel}")
-    return node_of(request)
+async def _with_channel(request: Asked, channel: str, act: Callable[[Channel], T]) -> T:
+    """Return what `act` finds in a channel that the caller may read."""
+    node = permitted(request, "read", f"ledger/{channel}")
 
+    def look() -> T:
+        with open_channel(node.place.home, channel) as reading:
+            return act(reading)
 
-def _with_channel(node: ServerNode, channel: str, act: Any) -> Any:
-    with open_channel(node.place.home, channel) as reading:
-        return act(reading)
+    return await node.read(look)
 
 
 def _id(text: str) -> bytes:

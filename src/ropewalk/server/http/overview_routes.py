@@ -13,10 +13,10 @@ from litestar.params import QueryParameter
 
 from ropewalk import __version__
 from ropewalk.disk.state_folder import StateFolder
-from ropewalk.errors import Invalid, RopewalkError
+from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.envelope import Event
-from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.core.objects import Commit
 from ropewalk.gitlog.repository.deployments import current_rows, deployment_row
 from ropewalk.gitlog.repository.recent import history
@@ -27,7 +27,7 @@ from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.settings import channels
 from ropewalk.server.auth.rights import WAREHOUSE, Identity
 from ropewalk.server.http import models
-from ropewalk.server.http.replies import Asked, identity_of, node_of, reply
+from ropewalk.server.http.replies import LAYOUTS, Asked, git_log, identity_of, node_of, permitted, reply
 from ropewalk.server.node import ServerNode
 from ropewalk.server.watch.rounds import read_state
 
@@ -38,7 +38,6 @@ COUNTED_MAX = 20_000  # newest entries of a log that its rate is taken from
 SCANNED_MAX = 20_000  # events that one request with filters looks at
 PAGE_DEFAULT, PAGE_MAX = 100, 512
 DEPLOYMENTS_MAX = 5_000  # newest events of each namespace
-LAYOUTS = {"shiplog": SHIPLOG, "messages": MESSAGES}
 Text = Annotated[str | None, QueryParameter(description="A filter; absent: all.")]
 
 
@@ -138,16 +137,13 @@ async def read_history(
     find: Text = None,
 ) -> Response[models.History]:
     """Read events from the newest to the oldest, with author and trailer; `next_before` continues below them."""
-    node = node_of(request)
-    identity_of(request).require("read", log)
-    engine, _, topic = log.partition("/")
-    if engine not in LAYOUTS or not topic:
-        raise Invalid(f"log must be shiplog/NS or messages/TOPIC, got {log[:80]!r}")
+    node = permitted(request, "read", log)
+    layout, topic = git_log(log)
     below = parse(before) if before is not None else None
 
     def look() -> dict[str, Any]:
         rows, scanned, last = [], 0, None
-        found = history(node.log, topic, LAYOUTS[engine], below)
+        found = history(node.log, topic, layout, below)
         for event, commit in islice(found, SCANNED_MAX):
             scanned, last = scanned + 1, event
             shown = node.shown(event)  # before the filters: a search must not find what is not shown

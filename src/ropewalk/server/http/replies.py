@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 from litestar import Request, Response
 
-from ropewalk.errors import InvalidJson, RopewalkError
+from ropewalk.errors import Invalid, InvalidJson, RopewalkError
 from ropewalk.gitlog.core.envelope import Event
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
-from ropewalk.server.auth.rights import Identity
+from ropewalk.server.auth.rights import Action, Identity
 from ropewalk.server.http.problems import HttpRefusal
 from ropewalk.server.idempotency import KeyedRequest, is_final
 from ropewalk.server.node import ServerNode
@@ -22,6 +23,7 @@ from ropewalk.server.node import ServerNode
 Asked = Request[Any, Any, Any]
 JSON = "application/json"
 FOREVER = "private, max-age=31536000, immutable"
+LAYOUTS = {"shiplog": SHIPLOG, "messages": MESSAGES}
 ITEMS_MAX = 4_096  # events or envelopes in one request
 
 
@@ -37,6 +39,20 @@ def identity_of(request: Asked) -> Identity:
     found = request.scope["state"]["identity"]
     assert isinstance(found, Identity)
     return found
+
+
+def permitted(request: Asked, action: Action, log: str) -> ServerNode:
+    """Return the node that serves the request; raise what refuses a sender without the right."""
+    identity_of(request).require(action, log)
+    return node_of(request)
+
+
+def git_log(log: str) -> tuple[Layout, str]:
+    """Return the layout and the topic of a git log by its name."""
+    engine, _, topic = log.partition("/")
+    if engine not in LAYOUTS or not topic:
+        raise Invalid(f"log must be shiplog/NS or messages/TOPIC, got {log[:80]!r}")
+    return LAYOUTS[engine], topic
 
 
 def reply(
