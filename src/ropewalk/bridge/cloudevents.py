@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 as a form of events: JSON format, structured and binary mode. Pure."""
+"""CloudEvents 1.0 as a form of events: written in structured mode, read in structured and binary mode. Pure."""
 
 from __future__ import annotations
 
@@ -61,18 +61,6 @@ def to_json(event: CloudEvent) -> bytes:
     elif event.data is not None:
         value["data"] = event.data
     return jcs.encode(value)
-
-
-def to_headers(event: CloudEvent) -> tuple[dict[str, str], bytes]:
-    """Return the binary form: attributes as `ce-` headers, the data as the body."""
-    headers = {
-        f"{PREFIX}{name}": _percent(value)
-        for name, value in event.attributes.items()
-        if name != "datacontenttype"
-    }
-    headers["content-type"] = event.attributes.get("datacontenttype", "application/json")
-    body = event.binary if event.binary is not None else jcs.encode(event.data)
-    return headers, body
 
 
 def is_cloudevent(headers: Mapping[str, str]) -> bool:
@@ -162,18 +150,6 @@ def _media(headers: Mapping[str, str]) -> str:
 def _is_json(kind: str) -> bool:
     media = kind.partition(";")[0].strip().lower()
     return media.endswith(("/json", "+json"))
-
-
-def _percent(text: str) -> str:
-    """Encode what the HTTP binding asks for: everything outside printable ASCII, space, double quote and percent."""
-    return "".join(
-        character if "!" <= character <= "~" and character not in '"%' else _escaped(character)
-        for character in text
-    )
-
-
-def _escaped(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8"))
 
 
 def _unpercent(text: str) -> str:

@@ -19,18 +19,16 @@ def test_event_of_a_log_is_a_cloudevent(log):
     log.append("prod", {"type": "deploy.finished", "payload": {"service": "wëb"}})
     (event,) = log.read("prod").events
     made = cloudevents.from_event(event, "shiplog/prod")
-    structured = from_http({"content-type": cloudevents.STRUCTURED}, cloudevents.to_json(made))
-    binary = from_http(*cloudevents.to_headers(made))
-    for theirs in (structured, binary):
-        assert theirs.get_data() == {"service": "wëb"}
-        found = {name: theirs.get(name) for name in ("id", "source", "type", "contentid", "commit")}
-        assert found == {
-            "id": event.ulid,
-            "source": "/ropewalk/shiplog/prod",
-            "type": "deploy.finished",
-            "contentid": event.content_id,
-            "commit": event.commit,
-        }
+    theirs = from_http({"content-type": cloudevents.STRUCTURED}, cloudevents.to_json(made))
+    assert theirs.get_data() == {"service": "wëb"}
+    found = {name: theirs.get(name) for name in ("id", "source", "type", "contentid", "commit")}
+    assert found == {
+        "id": event.ulid,
+        "source": "/ropewalk/shiplog/prod",
+        "type": "deploy.finished",
+        "contentid": event.content_id,
+        "commit": event.commit,
+    }
 
 
 @pytest.mark.parametrize("form", [to_structured, to_binary])
