@@ -22,7 +22,7 @@ from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.refusals import listening
 from ropewalk.net.tls import file_mark
 from ropewalk.server.http.app import API, make_app
-from ropewalk.server.http.connections import StreamSockets, http_protocol
+from ropewalk.server.http.connections import HttpConnection, StreamSockets, http_protocol
 from ropewalk.server.http.direct import DirectAppends
 from ropewalk.server.http.guard import Gate
 from ropewalk.server.ledger_transports import ledger_server
@@ -64,10 +64,8 @@ async def serve(node: ServerNode, ready: Callable[[Facts], None], notify: Callab
                 node.transports = await closing.enter_async_context(channels)
             _report_loop_errors()
             server = _Server(_config(node), node)
-            serving = asyncio.create_task(server.serve([listener]))
             stack.enter_context(_signals(server, notify))
-            while not server.started and not serving.done():
-                await asyncio.sleep(0.01)
+            serving = await start(server, listener)
             if not serving.done():
                 listener.listen(BACKLOG)
                 urls = channels.urls if channels is not None else {}
@@ -105,17 +103,29 @@ def addresses(settings: Settings, port: int) -> Facts:
     }
 
 
-class _Server(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """The server of uvicorn, whose signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def start(server: uvicorn.Server, listener: socket.socket) -> asyncio.Task[None]:
+    """Return the task that serves, once the server has started or failed."""
+    serving = asyncio.create_task(server.serve([listener]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    return serving
+
+
+class _Server(QuietServer):
+    """The server of a node."""
 
     def __init__(self, config: uvicorn.Config, node: ServerNode) -> None:
         super().__init__(config)
         self._node = node
         self._tls_mark = _mark(node.settings.tls)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
     async def on_tick(self, counter: int) -> bool:
         if counter % RENEWAL_TICKS == 0 and (mark := _mark(self._node.settings.tls)) != self._tls_mark:
@@ -146,22 +156,34 @@ def _config(node: ServerNode) -> uvicorn.Config:
     settings = node.settings
     budget = connection_budget(settings.connections_max)
     app = make_app(node, gate)
+    return server_config(
+        app,
+        http_protocol(settings.request_seconds, budget, DirectAppends(node, app)),
+        settings.tls,
+        ws=StreamSockets(node, gate),
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+        backlog=ACCEPTED_PER_TURN,
+    )
+
+
+def server_config(
+    app: Any, protocol: type[HttpConnection], tls: TlsPaths | None, **options: Any
+) -> uvicorn.Config:
+    """Return what our servers have in common, and further options of uvicorn."""
     config = uvicorn.Config(
         app,
-        http=http_protocol(settings.request_seconds, budget, DirectAppends(node, app)),
-        ws=StreamSockets(node, gate),  # type: ignore[arg-type]
+        http=protocol,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,  # a client must not choose the address that it is limited by
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
-        backlog=ACCEPTED_PER_TURN,
+        **options,
     )
     config.load()
-    if settings.tls is not None:
-        config.ssl = tls_context(settings.tls)
+    if tls is not None:
+        config.ssl = tls_context(tls)
     return config
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import re
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import uvicorn
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from ropewalk.errors import (
@@ -36,7 +34,7 @@ from ropewalk.net.refusals import listening
 from ropewalk.net.threads import in_thread
 from ropewalk.server.auth.rate_limit import RateLimiter
 from ropewalk.server.http.connections import http_protocol
-from ropewalk.server.run import bind, tls_context
+from ropewalk.server.run import QuietServer, bind, server_config, start
 from ropewalk.server.settings import TlsPaths
 
 REQUEST_S: Final = 10.0  # until a request was sent
@@ -193,35 +191,15 @@ async def serve_witness(
     with listening(host, port):
         listener = bind(host, port)
     with listener:
-        config = uvicorn.Config(
-            app,
-            http=http_protocol(REQUEST_S, CONNECTIONS_MAX),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=5,
+        protocol, files = (
+            http_protocol(REQUEST_S, CONNECTIONS_MAX),
+            TlsPaths(*tls) if tls is not None else None,
         )
-        config.load()
-        if tls is not None:
-            config.ssl = tls_context(TlsPaths(*tls, None))
-        server = _Quiet(config)
-        serving = asyncio.create_task(server.serve([listener]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
+        server = QuietServer(server_config(app, protocol, files, ws="none", timeout_graceful_shutdown=5))
+        serving = await start(server, listener)
         name = f"[{host}]" if ":" in host else host
         try:
             yield f"http{'s' if tls is not None else ''}://{name}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             await serving
-
-
-class _Quiet(uvicorn.Server):
-    """The server of uvicorn, whose signals are ours."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield
