@@ -114,23 +114,26 @@ def list_progress(git: GitRepository) -> Iterator[dict[str, Any]]:
 
 
 def _lag(git: GitRepository, said: Mapping[str, Any]) -> int | None:
-    """Return how many entries of a log of this repository wait for a bridge; None if that is not known."""
+    """Return how many entries of a log of this machine wait for a bridge; None if that is not known."""
+    with contextlib.suppress(RopewalkError, OSError):  # one log that cannot be read hides no other
+        return _waiting(git, said)
+    return None
+
+
+def _waiting(git: GitRepository, said: Mapping[str, Any]) -> int | None:
     kind, _, name = said["source"].partition("/")
+    done = _of_type(said, "height", int)
     if kind == "ledger":
         from ropewalk.ledger.channel.channel import Channel  # the ledger is loaded where there is one
 
-        done = _of_type(said, "height", int)
-        with contextlib.suppress(RopewalkError, OSError), Channel(git.store.place.home, name) as channel:
+        with Channel(git.store.place.home, name) as channel:
             return None if done is None else max(0, channel.head().envelopes - done)
-        return None
     if kind == "file:":
         from ropewalk.gossip.peer.topics import open_topic
 
         home, topic = Path(name[1:], "ropewalk"), said["target"].removeprefix("gossip/")
-        done = _of_type(said, "height", int)
-        with contextlib.suppress(RopewalkError, OSError), open_topic(home, topic, create=False) as source:
+        with open_topic(home, topic, create=False) as source:
             return None if done is None else max(0, len(source) - done)
-        return None
     if kind not in LAYOUTS or name not in git.topics(LAYOUTS[kind]):
         return None
     line, ulid = git.lines.line(LAYOUTS[kind], name), _of_type(said, "ulid", str)

@@ -83,10 +83,11 @@ def _logs(node: ServerNode, identity: Identity, now_ms: int, span_ms: int) -> It
     for engine, layout in LAYOUTS.items():
         for name in node.log.topics(layout):
             if identity.may("read", f"{engine}/{name}"):
-                line = node.log.lines.line(layout, name)
-                newest = line.span(max(0, line.count - COUNTED_MAX), line.count)
-                times = [time_ms(each.ulid) for each in newest]
-                yield row(engine, name, times, entries=line.count, head=line.head)
+                with suppress(RopewalkError):  # one log that cannot be read hides no other
+                    line = node.log.lines.line(layout, name)
+                    newest = line.span(max(0, line.count - COUNTED_MAX), line.count)
+                    times = [time_ms(each.ulid) for each in newest]
+                    yield row(engine, name, times, entries=line.count, head=line.head)
     for name in channels(node.place.home):
         if identity.may("read", f"ledger/{name}"):
             with suppress(RopewalkError), open_channel(node.place.home, name) as channel:
@@ -212,9 +213,12 @@ async def list_deployments(
 
     def look() -> dict[str, Any]:
         rows = []
-        for name in ns or node.log.topics(SHIPLOG):
+        for name in ns or ():
+            rows += list(islice(_deployments(node, name), DEPLOYMENTS_MAX))
+        for name in node.log.topics(SHIPLOG) if not ns else ():
             if identity.may("read", f"shiplog/{name}"):
-                rows += list(islice(_deployments(node, name), DEPLOYMENTS_MAX))
+                with suppress(RopewalkError):  # one log that cannot be read hides no other
+                    rows += list(islice(_deployments(node, name), DEPLOYMENTS_MAX))
         current = current_rows(rows)
         rows.sort(key=lambda row: str(row["ulid"]), reverse=True)
         return {"deployments": rows, "current": [row["ulid"] for row in current]}
