@@ -79,13 +79,10 @@ class ServerNode:
         self.place = place
         self.settings = settings
         self.metrics = Metrics()
-        self.auth = Authenticator(settings.auth)
-        tls = settings.tls
-        self.revoked = (
-            RevocationList(tls.crl, tls.client_ca)
-            if tls is not None and tls.crl is not None and tls.client_ca is not None
-            else None
-        )
+        tls, revoked = settings.tls, None
+        if tls is not None and tls.crl is not None and tls.client_ca is not None:
+            revoked = RevocationList(tls.crl, tls.client_ca)
+        self.auth = Authenticator(settings.auth, revoked)
         self.limiter = RateLimiter(settings.requests_per_second, settings.burst)
         self.channel_keys = channel_keys
         self.signing_key = signing_key

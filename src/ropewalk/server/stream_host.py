@@ -322,7 +322,8 @@ class EventStream:
         if not self._gone:
             self._gone = True
             self._arrived.set()
-            while self.chunks.full():  # the client takes nothing: make room for the end
+            # The client takes nothing: make room for the end, and for what `send` is waiting to put.
+            while self.chunks.qsize() > SSE_WAITING_MAX - 2:
                 self.chunks.get_nowait()
             self.chunks.put_nowait(None)
 

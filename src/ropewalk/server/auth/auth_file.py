@@ -14,7 +14,8 @@ from cryptography import x509
 from ropewalk.disk.durable import Disk, read_file
 from ropewalk.errors import Conflict, Invalid, NotFound, RopewalkError, Unauthenticated, located
 from ropewalk.kernel import jcs
-from ropewalk.net.tls import file_mark
+from ropewalk.net.revocation import RevocationList
+from ropewalk.net.tls import certificate_from, file_mark
 from ropewalk.server.auth.rights import LOCAL, Identity, Right, parse_right
 
 FILE_BYTES_MAX: Final = 4 << 20
@@ -47,6 +48,7 @@ class Credentials:
     token: str | None = None
     certificate_sha256: str | None = None
     certificate_subject: str | None = None
+    certificate: bytes | None = None  # DER
 
     def __repr__(self) -> str:
         return "Credentials(…)"
@@ -63,7 +65,7 @@ def credentials_of(values: list[bytes], certificate: bytes | None) -> Credential
     if certificate is None:
         return Credentials(token)
     subject = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
-    return Credentials(token, hashlib.sha256(certificate).hexdigest(), subject)
+    return Credentials(token, hashlib.sha256(certificate).hexdigest(), subject, certificate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +166,12 @@ def _is_digest(proof: str, value: str) -> bool:
 class Authenticator:
     """Turns credentials into identities, by a file that is read again when it changes.
 
-    Without a file, every client is `local`. While the file cannot be read, every client is refused.
+    Without a file, every client is `local`. While the file cannot be read, every client is refused. A client with a
+    certificate that its authority has revoked is refused in any case.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, revoked: RevocationList | None = None) -> None:
+        self._path, self._revoked = path, revoked
         self._mark: object = None
         self._rules: AuthRules | None = None
         self.fault: str | None = None
@@ -183,6 +186,8 @@ class Authenticator:
 
     def identify(self, shown: Credentials) -> Identity:
         """Return who sends a request."""
+        if self._revoked is not None and shown.certificate is not None:
+            self._revoked.check(certificate_from(shown.certificate))
         if self._path is None:
             return LOCAL
         mark = file_mark(self._path)

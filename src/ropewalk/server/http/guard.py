@@ -14,7 +14,6 @@ from prometheus_client import Counter, Histogram
 
 from ropewalk.errors import Denied, RateLimited, RopewalkError, TooLarge, Unavailable
 from ropewalk.net.log_rate_limit import LogRateLimit
-from ropewalk.net.tls import certificate_from
 from ropewalk.server.auth.auth_file import Credentials, credentials_of
 from ropewalk.server.auth.rights import Identity
 from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of
@@ -79,8 +78,6 @@ class Gate:
         self._check_origin(shown.get(b"origin", []), f"{scheme}://{host}")
         if not (is_page and shown.get(b"sec-fetch-mode") == [b"navigate"]):
             self._check_site(shown)
-        if certificate is not None and self._node.revoked is not None:
-            self._node.revoked.check(certificate_from(certificate))
         credentials = credentials_of(shown.get(b"authorization", []), certificate)
         identity = self._node.identify(credentials)
         who = identity.name if identity.known and self._node.auth.required else f"address {client}"
