@@ -35,18 +35,23 @@ def from_event(event: Event, log: str) -> CloudEvent:
 
     The content id and the commit are extension attributes, so that a consumer can ask for a proof.
     """
-    moment = datetime.fromtimestamp(time_ms(event.ulid) / 1000, UTC)
     attributes = {
         "specversion": "1.0",
         "id": event.ulid,
         "source": f"/ropewalk/{log}",
         "type": event.type,
-        "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "time": time_of(event),
         "datacontenttype": "application/json",
         "contentid": event.content_id,
         "commit": event.commit,
     }
     return CloudEvent(attributes, event.payload)
+
+
+def time_of(event: Event) -> str:
+    """Return the time of an event's ULID, as RFC 3339 with milliseconds."""
+    moment = datetime.fromtimestamp(time_ms(event.ulid) / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def to_json(event: CloudEvent) -> bytes:

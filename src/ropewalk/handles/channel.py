@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from ropewalk.ledger.channel.channel import Channel, OpenLog, open_channel, open
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.channel.settings import read_settings
 from ropewalk.ledger.envelope.envelope import build, parse_stored
-from ropewalk.ledger.envelope.fields import EventClass
+from ropewalk.ledger.envelope.fields import EventClass, format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ports import Head
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
@@ -88,7 +87,7 @@ class LedgerChannel(Handle):
             payload=payload,
             correlation_id=correlation_id,
             parent=parent,
-            timestamp=timestamp or _rfc3339(time.time_ns()),
+            timestamp=timestamp or format_timestamp(time.time_ns()),
         )
         return self.append(envelope)
 
@@ -182,13 +181,3 @@ class LedgerChannel(Handle):
             if self._writer is None:
                 self._writer = open_log(self._home, self.name, self._find_key(), wait_s=self._lock_wait_s)
             return self._writer
-
-
-def _rfc3339(now_ns: int) -> str:
-    """Return a moment in UTC with nanoseconds.
-
-    >>> _rfc3339(1_730_462_400_000_000_007)
-    '2024-11-01T12:00:00.000000007Z'
-    """
-    seconds, ns = divmod(now_ns, 10**9)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns:09d}Z"

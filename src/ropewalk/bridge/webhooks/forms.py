@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from ropewalk.bridge import cloudevents
 from ropewalk.errors import Usage
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.kernel import jcs
-from ropewalk.kernel.ulid import time_ms
 
 RETRY_S: Final = (1.0, 5.0, 30.0, 300.0)  # after each failed attempt; then the event is a dead letter
 JITTER: Final = 0.2  # of a pause, so that many hooks do not come back at one moment
@@ -33,11 +31,10 @@ def body_of(event: Event, log: str, form: str = "envelope") -> tuple[bytes, str]
     """Return the body of a delivery and its media type. It is the same at every attempt."""
     if form == "cloudevents":
         return cloudevents.to_json(cloudevents.from_event(event, log)), cloudevents.STRUCTURED
-    moment = datetime.fromtimestamp(time_ms(event.ulid) / 1000, UTC)
     value: dict[str, Any] = {
         "id": event.ulid,
         "event": event.type,
-        "ts": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "ts": cloudevents.time_of(event),
         "payload": {
             "log": log,
             "ulid": event.ulid,

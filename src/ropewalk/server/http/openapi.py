@@ -65,13 +65,9 @@ def operation_id(handler: Any, _method: Any, _path: Any) -> str:
     return str(handler.handler_name)
 
 
+@lru_cache(maxsize=4)
 def openapi_document(app: Litestar) -> dict[str, Any]:
     """Return the document of an application."""
-    return _document(app)
-
-
-@lru_cache(maxsize=4)
-def _document(app: Litestar) -> dict[str, Any]:
     document: dict[str, Any] = app.openapi_schema.to_schema()
     document["info"]["description"] = (
         "Append-only event logs over HTTP. Every error is application/problem+json with a stable `code`."
