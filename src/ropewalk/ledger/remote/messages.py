@@ -196,7 +196,11 @@ def correlation_of(raw: bytes) -> str | None:
 
     >>> correlation_of(b'{"correlation_id":"c"}'), correlation_of(b"{"), correlation_of(b"[]")
     ('c', None, None)
+    >>> correlation_of(rb'{"correlation\\u005fid":"c"}')
+    'c'
     """
+    if raw[:1] == b"{" and b"correlation_id" not in raw and b"\\" not in raw:
+        return None  # no member has the name, which only an escape could spell otherwise
     try:
         value = orjson.loads(raw) if raw[:1] == b"{" else parse_wire(raw).value
     except (orjson.JSONDecodeError, RopewalkError):
