@@ -29,7 +29,7 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.client import BATCH_BYTES, BATCH_ENVELOPES, LedgerClient
 from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage
 from ropewalk.net.frames import frame, pack_parts
-from ropewalk.net.quic import connect_quic
+from ropewalk.net.quic.client import connect_quic
 from ropewalk.net.tls import TlsFiles, client_tls
 
 __all__ = ["run"]
@@ -41,7 +41,7 @@ import asyncio, json, sys
 from pathlib import Path
 from bench.bench_ledger import NODE
 from ropewalk.ledger.remote.messages import PROTOCOL
-from ropewalk.net.quic import connect_quic
+from ropewalk.net.quic.client import connect_quic
 from ropewalk.net.tls import TlsFiles, server_tls
 from ropewalk.ledger.remote.server import LedgerServer
 
@@ -77,7 +77,7 @@ async def grpc_echo():
 
 async def quic_echo():
     from ropewalk.net.admission import ConnectionLimits
-    from ropewalk.net.quic import QuicListener
+    from ropewalk.net.quic.listener import QuicListener
 
     tasks = set()
 
@@ -260,7 +260,7 @@ def run(quick: bool) -> list[Result]:
                 "quic": lambda raws: asyncio.run(quic_echo(quic_port, files, raws)),
             }
             for scheme, (size, text, most), callers in cells():
-                few = most // (8 if quick else 1) // (4 if scheme == "quic" else 1)
+                few = most // (8 if quick else 1)
                 raws = [envelope(number, "x" * text).raw for number in range(max(8, callers, few))]
                 ours = Contestant(
                     f"{scheme}, all rules, fsync", partial(_sent, urls[scheme], files, fresh, raws, callers)

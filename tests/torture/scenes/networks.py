@@ -23,7 +23,7 @@ from ropewalk.ledger.remote.conversation import cancelled
 from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage
 from ropewalk.ledger.remote.transports.grpc_client import GrpcSession
 from ropewalk.ledger.remote.transports.grpc_messages import request_message
-from ropewalk.net.quic import connect_quic
+from ropewalk.net.quic.client import connect_quic
 from tests.torture.scenes.house import House, Server
 from tests.torture.scenes.report import Scene
 from tests.torture.scenes.weather import UdpWeather, Weather

@@ -17,7 +17,7 @@ from ropewalk.disk.certificate_authority import init_authority
 from ropewalk.ledger.remote.client import LedgerClient
 from ropewalk.ledger.remote.messages import PROTOCOL
 from ropewalk.ledger.remote.transports.grpc_server import _Certificates
-from ropewalk.net.quic import connect_quic
+from ropewalk.net.quic.client import connect_quic
 from ropewalk.net.tls import TlsFiles, certificate_of, client_tls
 
 pytestmark = pytest.mark.timeout(300)

@@ -13,7 +13,8 @@ from ropewalk.ledger.remote.client_session import ClientSession, FrameSession, P
 from ropewalk.ledger.remote.conversation import cancelled
 from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage, correlation_of
 from ropewalk.ledger.remote.negotiate import Agreement
-from ropewalk.net.quic import STREAMS_MAX, QuicLink, connect_quic
+from ropewalk.net.quic.client import connect_quic
+from ropewalk.net.quic.link import STREAMS_MAX, QuicLink
 from ropewalk.net.tls import TlsFiles
 
 LANES_MAX: Final = STREAMS_MAX - 4  # streams that are kept open; the server must have seen the end of others

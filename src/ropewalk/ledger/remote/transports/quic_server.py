@@ -12,7 +12,8 @@ from ropewalk.ledger.remote.conversation import cancelled
 from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage, correlation_of
 from ropewalk.ledger.remote.server_session import LedgerSession
 from ropewalk.net.admission import ConnectionLimits
-from ropewalk.net.quic import EXCESSIVE_LOAD, REQUEST_REJECTED, STREAMS_MAX, QuicLink, QuicListener, QuicPipe
+from ropewalk.net.quic.link import EXCESSIVE_LOAD, REQUEST_REJECTED, STREAMS_MAX, QuicLink, QuicPipe
+from ropewalk.net.quic.listener import QuicListener
 from ropewalk.net.tls import TlsFiles
 
 if TYPE_CHECKING:

@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
-from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
-from aioquic.asyncio.server import QuicServer, serve
 from aioquic.quic import events
-from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
 from ropewalk.errors import RopewalkError, Unauthenticated, Unavailable
-from ropewalk.net.admission import ConnectionLimits, address_group
-from ropewalk.net.certificates import CertificateVerifier
-from ropewalk.net.refusals import listening, reason
-from ropewalk.net.tls import Certificate, TlsFiles, server_tls
+from ropewalk.net.admission import address_group
+from ropewalk.net.quic.datagrams import DATAGRAM_BYTES, waiting
+from ropewalk.net.tls import Certificate
 
 # S4 §5 means the codes of HTTP/3 (RFC 9114 §8.1), used on raw QUIC.
 NO_ERROR: Final = 0x100
@@ -41,10 +35,6 @@ STREAMS_MAX: Final = 32  # open at once, of one connection
 STREAM_BYTES_MAX: Final = 256 << 10  # received on one stream and not read
 CONNECTION_BYTES_MAX: Final = 2 << 20  # received on all streams of a connection and not read
 SEND_BYTES_MAX: Final = 256 << 10  # written to one stream and not acknowledged
-IDLE_S: Final = 60.0
-KEEP_ALIVE_S: Final = 20.0
-DATAGRAM_BYTES: Final = 1200  # every path carries so much (RFC 9000 §14); no larger size is probed
-LOOPBACK_DATAGRAM_BYTES: Final = 16 << 10
 
 
 class QuicPipe:
@@ -139,7 +129,8 @@ class QuicLink(QuicConnectionProtocol):
             quic._write_stream_limits,
             quic._write_connection_limits,
         )
-        for limit, value in ((quic._local_max_streams_bidi, STREAMS_MAX), (quic._local_max_streams_uni, 0)):
+        own = (quic._local_max_data, quic._local_max_streams_bidi, quic._local_max_streams_uni)
+        for limit, value in zip(own[1:], (STREAMS_MAX, 0), strict=True):
             limit.value = limit.sent = value
 
         def initialize(peer_cid: bytes) -> None:
@@ -150,6 +141,8 @@ class QuicLink(QuicConnectionProtocol):
             granted = self._read.get(stream.stream_id, 0) + STREAM_BYTES_MAX
             if granted - stream.max_stream_data_local >= STREAM_BYTES_MAX // 2:
                 stream.max_stream_data_local = granted
+            elif stream.max_stream_data_local_sent == stream.max_stream_data_local:
+                return  # called for every stream and packet
             with _without(stream.receiver, "highest_offset"):
                 stream_limits(builder=builder, space=space, stream=stream)
 
@@ -157,9 +150,14 @@ class QuicLink(QuicConnectionProtocol):
             granted = self._read_total + CONNECTION_BYTES_MAX
             if granted - quic._local_max_data.value >= CONNECTION_BYTES_MAX // 2:
                 quic._local_max_data.value = granted
+            elif all(limit.sent == limit.value for limit in own):
+                return
             with _without(quic._local_max_data, "used"):
                 limits(builder=builder, space=space)
 
+        if quic.configuration.max_datagram_size > DATAGRAM_BYTES:
+            # Within one machine no router has a queue to spare, and a pause of the loop lasts a millisecond or more.
+            quic._loss._pacer.update_rate = lambda **_rate: None
         quic._initialize = initialize
         quic._write_stream_limits = write_stream_limits
         quic._write_connection_limits = write_connection_limits
@@ -236,8 +234,17 @@ class QuicLink(QuicConnectionProtocol):
     def datagram_received(self, data: Any, addr: Any) -> None:
         if self.name == "quic":
             self.name = f"quic://{addr[0]}:{addr[1]}"
-        super().datagram_received(data, addr)
+        now = self._loop.time()
+        self._quic.receive_datagram(data, addr, now=now)
+        if self._quic.configuration.is_client:  # connections to a server share its socket
+            for more in waiting(self._transport):
+                self._quic.receive_datagram(*more, now=now)
+        self._process_events()
+        self._transmit_soon()  # with what the readers of these streams write, and not once for every datagram
         self._progress.set()
+
+    async def wait_closed(self) -> None:
+        """Wait for nothing: a client closes its socket, which ends the closing state (RFC 9000 §10.2)."""
 
     @property
     def address(self) -> str:
@@ -307,169 +314,3 @@ def _ended(name: str, event: events.ConnectionTerminated) -> RopewalkError:
     ):
         return Unauthenticated(f"{name}: {text}")
     return Unavailable(f"{name}: {text}")
-
-
-def _configuration(files: TlsFiles, protocol: str, host: str, *, client: bool) -> QuicConfiguration:
-    server_tls(files, protocol)  # says what is wrong with the files
-    loopback = address_group((host, 0)) in ("127.0.0.1", "::/64") or host == "localhost"
-    made = QuicConfiguration(
-        is_client=client,
-        alpn_protocols=[protocol],
-        idle_timeout=IDLE_S,
-        max_data=CONNECTION_BYTES_MAX,
-        max_stream_data=STREAM_BYTES_MAX,
-        max_datagram_size=LOOPBACK_DATAGRAM_BYTES if loopback else DATAGRAM_BYTES,
-        server_name=host if client else None,
-        cafile=str(files.roots),
-        # Without a handler for tickets nothing is resumed: a resumed session shows no certificate.
-        verify_mode=ssl.CERT_REQUIRED if client else ssl.CERT_NONE,
-    )
-    made.load_cert_chain(files.certificate, files.key)
-    return made
-
-
-class QuicListener:
-    """A UDP port that takes connections of clients with an accepted certificate."""
-
-    def __init__(
-        self,
-        opened: Callable[[QuicLink, QuicPipe], None],
-        files: TlsFiles,
-        limits: ConnectionLimits,
-        refused: Callable[[str, str], None],
-    ) -> None:
-        self._opened, self._limits, self._refused = opened, limits, refused
-        self._verifier = CertificateVerifier(files)
-        self._links: dict[
-            QuicLink, asyncio.TimerHandle | None
-        ] = {}  # with the deadline of those that are new
-        self._server: QuicServer | None = None
-        self.port = 0
-
-    async def open(self, host: str, port: int, files: TlsFiles, protocol: str) -> QuicListener:
-        """Begin to listen."""
-        self._configure = partial(_configuration, protocol=protocol, host=host, client=False)
-        with listening(host, port):
-            # A retry packet shows that a client has the address it sends from, before it costs us a handshake.
-            self._server = await serve(
-                host, port, configuration=self._configure(files), create_protocol=self._begin, retry=True
-            )
-        assert self._server._transport is not None
-        self.port = self._server._transport.get_extra_info("sockname")[1]
-        return self
-
-    def settle(self, link: QuicLink) -> None:
-        """Keep a connection: its session is open."""
-        timer = self._links.get(link)
-        if timer is not None:
-            timer.cancel()
-            self._links[link] = None
-
-    def renew(self, files: TlsFiles) -> None:
-        """Use the certificate and the authorities that are in the files now, for new connections."""
-        verifier = CertificateVerifier(files)
-        if self._server is not None:
-            self._server._configuration = self._configure(files)
-            self._verifier = verifier
-
-    def refuse(self) -> None:
-        """Take no more connections."""
-        if self._server is not None:
-            self._server._create_protocol = lambda *_a, **_k: _Deaf()
-
-    async def close(self) -> None:
-        """End all connections."""
-        for link in list(self._links):
-            link.close_with(NO_ERROR, Unavailable("the server has stopped"))
-        if self._server is not None:
-            self._server.close()
-
-    def _begin(self, quic: QuicConnection, stream_handler: Any = None) -> QuicLink:  # noqa: ARG002
-        link = QuicLink(
-            quic,
-            verify=lambda link: self._verifier.check_client(*link.shown),
-            opened=self._opened,
-            admit=self._admit,
-            left=self._leave,
-        )
-        new = [each for each, timer in self._links.items() if timer is not None]
-        if len(new) >= self._limits.handshakes_max:
-            new[0].close_with(EXCESSIVE_LOAD, Unavailable(f"{len(new)} handshakes are in progress"))
-        late = Unavailable(f"no session within {self._limits.handshake_s:g} s")
-        loop = asyncio.get_running_loop()
-        self._links[link] = loop.call_later(
-            self._limits.handshake_s, partial(link.close_with, REQUEST_REJECTED, late)
-        )
-        return link
-
-    def _admit(self, link: QuicLink) -> None:
-        known = [each for each in self._links if each.certificate is not None]
-        same = sum(each.address == link.address for each in known)
-        if len(known) >= self._limits.connections_max or same >= self._limits.per_address:
-            raise Unavailable(f"{len(known)} connections are open already", advice="Try again later.")
-
-    def _leave(self, link: QuicLink, why: RopewalkError | None) -> None:
-        timer = self._links.pop(link, None)
-        if timer is not None:
-            timer.cancel()
-            self._refused(link.name, why.detail if why is not None else "it left before a session was open")
-
-
-class _Deaf(QuicConnectionProtocol):
-    """What answers nothing: the server stops."""
-
-    def __init__(self) -> None:
-        self._ignored = True
-
-    def connection_made(self, transport: Any) -> None:
-        pass
-
-    def datagram_received(self, data: Any, addr: Any) -> None:
-        pass
-
-
-async def connect_quic(
-    host: str, port: int, files: TlsFiles, protocol: str, *, timeout_s: float
-) -> tuple[QuicLink, Callable[[], Any]]:
-    """Connect; return the connection and what closes it. The server's certificate must be for the host."""
-    url = f"quic://{f'[{host}]' if ':' in host else host}:{port}"
-    verifier = CertificateVerifier(files)
-    links: list[QuicLink] = []
-
-    def begin(quic: QuicConnection, stream_handler: Any = None) -> QuicLink:  # noqa: ARG001
-        links.append(QuicLink(quic, verify=lambda link: verifier.check_server(host, *link.shown)))
-        return links[0]
-
-    entering = connect(
-        host, port, configuration=_configuration(files, protocol, host, client=True), create_protocol=begin
-    )
-    try:
-        async with asyncio.timeout(timeout_s):
-            link = await entering.__aenter__()
-    except TimeoutError as error:
-        raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error
-    except ConnectionError as error:
-        failed = links[0].refusal if links else None
-        raise failed or Unavailable(f"{url}: the handshake failed") from error
-    except OSError as error:
-        raise Unavailable(f"{url}: {reason(error)}", advice="Check the name of the host.") from error
-    assert isinstance(link, QuicLink)
-    alive = asyncio.get_running_loop().create_task(_keep_alive(link))
-
-    async def close() -> None:
-        alive.cancel()
-        await asyncio.gather(alive, return_exceptions=True)
-        with contextlib.suppress(ConnectionError):
-            await entering.__aexit__(None, None, None)
-
-    link.name = url
-    if link.certificate is None:
-        await close()
-        raise link.refusal or Unavailable(f"{url}: the server has shown no certificate")
-    return link, close
-
-
-async def _keep_alive(link: QuicLink) -> None:
-    while True:
-        await asyncio.sleep(KEEP_ALIVE_S)
-        await link.ping()

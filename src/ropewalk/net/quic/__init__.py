@@ -1,0 +1,1 @@
+"""QUIC: connections with mutual certificates, whose streams are pipes."""
