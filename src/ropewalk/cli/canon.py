@@ -7,6 +7,8 @@ import sys
 import click
 
 from ropewalk.cli.common.command import command, emit, emit_line, parse_input, session
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import content_id
 
 
 @command("canon", "ropewalk canon event.json > event.jcs", 'echo \'{"b":1,"a":2}\' | ropewalk canon -')
@@ -16,8 +18,6 @@ def canon(file: str) -> None:
 
     The output has no trailing newline, except on a terminal.
     """
-    from ropewalk.kernel import jcs
-
     raw = parse_input(file, jcs.canonicalise)
     if session().json:
         emit_line({"canonical": raw.decode(), "bytes": len(raw)})
@@ -30,9 +30,6 @@ def canon(file: str) -> None:
 @click.argument("file", metavar="F")
 def hash_(file: str) -> None:
     """Print the content id of the JSON file F: blake3 over its canonical bytes; `-` reads stdin."""
-    from ropewalk.kernel import jcs
-    from ropewalk.kernel.digest import content_id
-
     raw = parse_input(file, jcs.canonicalise)
     name = content_id(raw)
     emit({"content_id": name, "bytes": len(raw)}, name)

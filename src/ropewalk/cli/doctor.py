@@ -21,7 +21,9 @@ from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, named_repo
 from ropewalk.cli.common.options import flag
 from ropewalk.cli.init import prepare
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.kernel import jcs
 from ropewalk.kernel.report import Step
+from ropewalk.native import is_here
 
 if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import RepositoryPaths
@@ -98,8 +100,6 @@ def _installation() -> Iterator[Step]:
 
 
 def _loops() -> Step:
-    from ropewalk.native import is_here
-
     if is_here():
         return Step("native loops", "passed", "compiled; large batches are packed by them")
     return Step(
@@ -234,7 +234,6 @@ def _unfetched(place: RepositoryPaths) -> Iterator[Step]:
 def _look_at_policy(path: Path) -> str:
     """Summarise the policy. While it cannot be read, appends are refused and streams show nothing."""
     from ropewalk.gitlog.privacy.rules import parse_policy
-    from ropewalk.kernel import jcs
     from ropewalk.stream.core.access import parse_access
 
     raw = path.read_bytes()

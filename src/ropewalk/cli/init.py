@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ropewalk.cli.common.command import command, emit
 from ropewalk.cli.common.locations import NODE_KEY, here
-
-if TYPE_CHECKING:
-    from ropewalk.disk.repository_paths import RepositoryPaths
+from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
+from ropewalk.errors import Unavailable
 
 
 @command("init", "ropewalk init", "ropewalk init my.git")
@@ -23,8 +21,6 @@ def init(path: str | None) -> None:
     Without PATH, prepare the repository around the current directory (or --repo). Also create the repository's signing
     key, `node`, the default for ledger blocks and bundles, and set the refspecs that fetch the logs of its remotes.
     """
-    from ropewalk.disk.repository_paths import make_repository
-
     place, done = make_repository(Path(path) if path is not None else here().git_dir)
     done += prepare(place)
     emit(
@@ -38,7 +34,6 @@ def init(path: str | None) -> None:
 def prepare(place: RepositoryPaths) -> list[str]:
     """Add the key and the refspecs that are missing; return what was done."""
     from ropewalk.disk import key_files
-    from ropewalk.errors import Unavailable
     from ropewalk.gitlog.sharing.remotes import configure, remotes
 
     done = []

@@ -11,6 +11,7 @@ from ropewalk.cli.common.command import emit, group, session
 from ropewalk.cli.common.locations import key_folder, key_folders
 from ropewalk.cli.common.options import choice, flag, option
 from ropewalk.cli.common.passphrase import new_passphrase
+from ropewalk.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
     from ropewalk.disk.key_files import KeyFile
@@ -56,7 +57,6 @@ def new(
     An existing key is never overwritten: the command ends with exit code 4.
     """
     from ropewalk.disk import key_files
-    from ropewalk.errors import Conflict
 
     folder, kept = key_folders(name), False
     passphrase = None
@@ -140,7 +140,6 @@ def ls() -> None:
 def show(name: str, form: str | None) -> None:
     """Show the public part of the key NAME."""
     from ropewalk.disk import key_files
-    from ropewalk.errors import NotFound
 
     found = key_files.read(key_folders(name), name)
     if form and found.public is None:

@@ -11,6 +11,8 @@ import click
 
 from ropewalk.cli.common.command import command, emit, parse_input, say, session
 from ropewalk.cli.common.options import flag, option
+from ropewalk.errors import Invalid, Unverified
+from ropewalk.kernel import jcs
 
 if TYPE_CHECKING:
     from ropewalk.ledger.rules.policy import Policy
@@ -42,7 +44,6 @@ def simulate(
     any_order: bool,
 ) -> None:
     """Run appends, repeats, restarts, key rotations and replays drawn from seeds; compare all states and verdicts."""
-    from ropewalk.errors import Unverified
     from ropewalk.simulation import SAMPLES, simulate
 
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
@@ -78,9 +79,6 @@ def _policy(name: str) -> Policy | Decide:
 
 
 def _events(raw: bytes) -> list[dict[str, Any]]:
-    from ropewalk.errors import Invalid
-    from ropewalk.kernel import jcs
-
     events = [jcs.parse(line) for line in raw.splitlines() if line.strip()]
     for number, event in enumerate(events, 1):
         if not isinstance(event, dict) or not isinstance(event.get("type"), str) or "payload" not in event:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropewalk import __version__
 from ropewalk.cli.common.command import MARKS, emit, group, parse_input, progress, say, session, write_output
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.cli.ledger.channel import channel_key
-from ropewalk.errors import locate
+from ropewalk.errors import Conflict, Forked, NotFound, RangeExceeded, Unverified, locate
+from ropewalk.kernel import jcs
+from ropewalk.kernel.report import Step
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -75,7 +80,6 @@ def export(
     that the blocks are under a head that witnesses have seen. Without --anchor, the newest head that the channel's
     witnesses have cosigned (`ledger witness`) is included if it covers the last height.
     """
-    from ropewalk.errors import NotFound, RangeExceeded
     from ropewalk.ledger.bundle.files import chunk_ranges, export_bundle
     from ropewalk.ledger.channel.channel import open_channel
 
@@ -128,8 +132,6 @@ def export(
 
 def _exporter(reading: Channel) -> SigningKey:
     """Return the key that signs a bundle: the channel's key, or for a replica the key of this repository."""
-    from ropewalk.errors import Conflict, NotFound
-
     try:
         key = channel_key(reading.settings.channel)
     except (Conflict, NotFound):
@@ -146,7 +148,6 @@ def _exporter(reading: Channel) -> SigningKey:
 @click.argument("file")
 def inspect(file: str) -> None:
     """Print the manifest of a bundle, without verifying anything."""
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.bundle.files import inspect_bundle
     from ropewalk.ledger.proof.steps import describe_moment
 
@@ -221,10 +222,7 @@ def verify(
 
     Opens no socket and extracts nothing. Exit 5 unless the verdict is `passed`, 8 if the file is not a bundle.
     """
-    from dataclasses import replace
-
     from ropewalk.cli.common.note_keys import note_keys
-    from ropewalk.kernel.report import Step
     from ropewalk.ledger.bundle.files import verify_bundle
     from ropewalk.ledger.bundle.html_report import render_report
     from ropewalk.ledger.bundle.zstd_file import UnpackLimits
@@ -278,10 +276,6 @@ def verify(
 
 def about_run(file: Path, trust: Path) -> dict[str, str]:
     """Return what an audit page records about its run: the exact files, the verifier and the time."""
-    from datetime import UTC, datetime
-
-    from ropewalk import __version__
-
     return {
         "File": f"{file.name}, {file.stat().st_size} bytes",
         "SHA-256 of the file": _sha256(file),
@@ -314,7 +308,6 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
 
     Two signed blocks of the same height prove a fork. `-o` writes both, and `ropewalk verify` checks them.
     """
-    from ropewalk.errors import Forked
     from ropewalk.ledger.block.find_forks import compare_bundles, compare_with_channel
     from ropewalk.ledger.channel.channel import open_channel
 
@@ -354,7 +347,6 @@ def _witnessed_head(reading: Channel, last: int) -> AnchorCollector | None:
 
 def _read_anchors(reading: Channel, names: tuple[str, ...]) -> AnchorCollector:
     """Read signed heads and compare them with the channel; errors name the file."""
-    from ropewalk.errors import Unverified
     from ropewalk.ledger.bundle.head_proofs import AnchorCollector
 
     anchoring = AnchorCollector(reading)

@@ -13,6 +13,7 @@ from ropewalk.cli.common.command import command, counting, parse_input, read_inp
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.common.options import flag, option, repeated
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, format_report, no_trust_option
+from ropewalk.errors import RopewalkError
 
 if TYPE_CHECKING:
     from ropewalk.verification import Options
@@ -112,7 +113,6 @@ def _options(kind: str, given: dict[str, Any], progress: Callable[[int], None] |
     """Return the options with their files read and their keys parsed."""
     from ropewalk.cli.common.note_keys import note_keys
     from ropewalk.disk import key_files
-    from ropewalk.errors import RopewalkError
     from ropewalk.ledger.evidence.certificates import parse_certificates
     from ropewalk.verification import Input, Options
 

@@ -11,7 +11,7 @@ import click
 from ropewalk.cli.common.command import emit, group, parse_input, say, session, write_output
 from ropewalk.cli.common.locations import cosigning_key
 from ropewalk.cli.common.options import option, required
-from ropewalk.errors import locate
+from ropewalk.errors import SigInvalid, locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
     Exit 3 if the log is not watched, 4 if the head is smaller than one seen before, 5 if a signature or the proof does
     not hold. Heads that disagree are kept in DIR, and `ropewalk verify` checks them.
     """
-    from ropewalk.errors import SigInvalid
     from ropewalk.ledger.transparency.witness import REQUEST_BYTES_MAX, parse_request
     from ropewalk.ledger.transparency.witness_folder import open_witness
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from ropewalk.cli.common.command import emit, group, parse_input
 from ropewalk.cli.common.locations import here, key_folder, signing_key
 from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened
+from ropewalk.kernel import jcs
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -79,7 +81,6 @@ def propose(action: str, name: str, reason: str, **given: Any) -> None:
 
 def _effect(git: GitRepository, action: str, given: dict[str, Any]) -> dict[str, Any]:
     from ropewalk.bridge.governance.effects import reset_effect
-    from ropewalk.kernel import jcs
 
     if action == "consumer.reset":
         return reset_effect(git, **given)
@@ -133,8 +134,6 @@ def ls() -> None:
 @click.argument("proposal")
 def show(proposal: str) -> None:
     """Show a proposal: what it does, who voted, and events that do not count."""
-    import json
-
     from ropewalk.bridge.governance.run import Governance
 
     with opened() as git:

@@ -19,7 +19,7 @@ from typing import IO, Any, TypeVar, cast
 
 import click
 
-from ropewalk.errors import InvalidJson, NotFound, RopewalkError, Unavailable, located
+from ropewalk.errors import InvalidJson, NotFound, RopewalkError, TooLarge, Unavailable, located
 from ropewalk.kernel.terminal_text import printable
 
 # How a step of a report is shown to people.
@@ -310,8 +310,6 @@ def drop_output(stream: IO[str]) -> None:
 
 def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:
     """Return the bytes of a file, or of stdin for `-`; raise TooLarge above `limit` bytes."""
-    from ropewalk.errors import TooLarge
-
     try:
         with _open_input(name) as stream:
             raw = stream.read(limit + 1)

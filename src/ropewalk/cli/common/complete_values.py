@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ropewalk.cli.common.command import Session
+from ropewalk.errors import NotFound, RopewalkError
+
 COMPARED_FILES = 1_000  # compared with the name of a missing file
 
 if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import RepositoryPaths
-    from ropewalk.errors import NotFound
 
 
 def _namespaces(place: RepositoryPaths) -> Iterable[str]:
@@ -74,9 +76,7 @@ VALUES: dict[str, Callable[[RepositoryPaths], Iterable[str]]] = {
 
 def _known(ctx: click.Context, kind: str) -> list[str]:
     """Return the existing names of a kind; nothing if the repository cannot be read."""
-    from ropewalk.cli.common.command import Session
     from ropewalk.disk.repository_paths import find_repository
-    from ropewalk.errors import RopewalkError
 
     session = ctx.find_root().obj
     repo = session.repo if isinstance(session, Session) else None

@@ -7,11 +7,13 @@ import os
 import random
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.demo.gitlog import PEOPLE
 from ropewalk.cli.demo.stage import Stage
+from ropewalk.cli.pipeline.running import now_ms, spark_session
 from ropewalk.disk import key_files
 from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import RopewalkError, Unavailable
@@ -21,7 +23,7 @@ from ropewalk.gossip.peer.topics import open_log, open_topic
 from ropewalk.gossip.sync.session import sync_both
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import open_log as open_channel_log
-from ropewalk.ledger.channel.settings import channels, create_channel
+from ropewalk.ledger.channel.settings import channels, create_channel, read_settings
 from ropewalk.ledger.envelope.envelope import build
 
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ CHAT = "com.example.notes"
 
 def run(stage: Stage) -> None:
     """Show logs becoming tables whose every row is proven, and a table that is proven as a whole."""
-    from ropewalk.cli.pipeline.running import spark_session
-
     place, _ = make_repository(stage.directory / "demo.git")
     stage.made.setdefault("repository", str(place.git_dir))
     _six_weeks(stage, place)
@@ -141,7 +141,6 @@ def _metrics(stage: Stage, place: RepositoryPaths) -> None:
 
 
 def _tables(stage: Stage, place: RepositoryPaths, spark: Any) -> None:
-    from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.report.report import render
     from ropewalk.pipeline.tables.verify import verify_tables
     from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -167,7 +166,6 @@ def _tables(stage: Stage, place: RepositoryPaths, spark: Any) -> None:
 
 def _take_in(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Load logs into tables, once, and query them."""
-    from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.jobs.ingest import Ingest
     from ropewalk.pipeline.tables.sql import ask
 
@@ -196,7 +194,6 @@ def _take_in(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Wareho
 
 def _verify(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Verify every log from end to end."""
-    from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.jobs.verify import verify_logs
 
     started, started_ms = time.monotonic(), now_ms()
@@ -214,7 +211,6 @@ def _verify(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
 def _bundles(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Export bundles that verify without Spark and without the log."""
     from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
-    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.pipeline.jobs.export import export_channels
 
     bundles = export_channels(
@@ -236,8 +232,6 @@ def _bundles(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Wareho
 
 def _states(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Fold the channels into states, signed for; a second run has nothing to do."""
-    from functools import partial
-
     from ropewalk.ledger.replay.channel_replay import replay_channel
     from ropewalk.pipeline.jobs.replay import Replays, replay_channels
 
@@ -258,7 +252,6 @@ def _upkeep(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
     """Compact files, sign summaries, and measure how fresh the evidence is."""
     import pyarrow as pa
 
-    from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.jobs.compact import merge_files, summarise
     from ropewalk.pipeline.jobs.health import measure_channels
 

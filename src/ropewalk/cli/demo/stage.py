@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ropewalk.cli.common.command import say
+from ropewalk.errors import NotFound
 
 if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import RepositoryPaths
@@ -54,7 +55,6 @@ class Stage:
 def node_key(place: RepositoryPaths) -> SigningKey:
     """Return the repository's own key, made if it is missing; `ropewalk verify` trusts what it signs there."""
     from ropewalk.disk import key_files
-    from ropewalk.errors import NotFound
 
     try:
         return key_files.load_signing(place.keys, NODE)

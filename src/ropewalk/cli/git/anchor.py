@@ -6,6 +6,7 @@ from ropewalk.cli.common.command import emit, group
 from ropewalk.cli.common.locations import signing_key
 from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened, short, suggesting_names
+from ropewalk.gitlog.core.layout import SHIPLOG
 
 
 @group("anchor", "ropewalk shiplog anchor ls --ns prod")
@@ -35,7 +36,6 @@ def create(ns: str, label: str | None, notes: str | None, key: str | None) -> No
 def ls(ns: str | None) -> None:
     """List the anchors of each namespace, newest first."""
     from ropewalk.gitlog.core.anchor import anchors
-    from ropewalk.gitlog.core.layout import SHIPLOG
     from ropewalk.gitlog.core.reading import missing_topic
 
     with opened() as log, suggesting_names(log, SHIPLOG):

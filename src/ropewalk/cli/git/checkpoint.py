@@ -11,6 +11,7 @@ from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import flag, required
 from ropewalk.cli.git.events import announcing_group, opened, short, suggesting_names
 from ropewalk.errors import NotFound
+from ropewalk.gitlog.core.layout import SHIPLOG
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.consumers.cursor import Cursor
@@ -32,7 +33,6 @@ def set_(group: str, ns: str, commit: str, reset: bool) -> None:
     """Move a consumer group to a commit."""
     from ropewalk.bridge.governance.guard import require_ungoverned
     from ropewalk.gitlog.consumers.consumers import set_cursor
-    from ropewalk.gitlog.core.layout import SHIPLOG
 
     if reset:
         require_ungoverned(here(), "consumer.reset")

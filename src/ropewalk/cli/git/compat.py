@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ropewalk.cli.common.command import command, emit, say
+from ropewalk.cli.common.locations import sealing_key
 from ropewalk.cli.common.options import choice, flag, option, repeated, required
 from ropewalk.cli.git.events import opened, short
 from ropewalk.errors import Usage
+from ropewalk.gitlog.core.layout import check_namespace
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.compat.conversion import Problem
@@ -42,7 +44,6 @@ def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
     A second import adds only new entries, a failed one changes nothing, and two machines get the same commits. Entries
     that cannot be imported are listed and skipped. A journal rewritten since the last import is refused: exit 4.
     """
-    from ropewalk.cli.common.locations import sealing_key
     from ropewalk.gitlog.compat.transfer import import_from_compat, sealed_note
 
     if (notes == "seal") != (key is not None):
@@ -76,7 +77,6 @@ def export(ns: str, env: str | None, consumers: bool) -> None:
     A journal that is there is extended. What it holds and the namespace lacks has to be imported first.
     """
     from ropewalk.gitlog.compat.transfer import export_to_compat
-    from ropewalk.gitlog.core.layout import check_namespace
 
     check_namespace(ns)
     with opened() as log:

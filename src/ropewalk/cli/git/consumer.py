@@ -9,6 +9,7 @@ from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import flag, option, required
 from ropewalk.cli.git.events import announcing_group, opened
 from ropewalk.errors import NotFound
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
@@ -33,8 +34,6 @@ def ls() -> None:
 @option("--ns", "NS", "Only this namespace or topic.")
 def lag(group: str | None, ns: str | None) -> None:
     """Show how many events each group is behind."""
-    from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
-
     with opened() as log:
         rows = [row for row in _rows(log) if group in (None, row["group"]) and ns in (None, row["ns"])]
         if group is not None and not rows:

@@ -10,13 +10,13 @@ from ropewalk.cli.common.command import answer_line, command, emit, emit_line, f
 from ropewalk.cli.common.options import flag, option
 from ropewalk.cli.git.events import opened, receipt_line, short
 from ropewalk.errors import RopewalkError, Unavailable, Usage
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ropewalk.gitlog.core.divergence import DivergedEntry, LogDivergence
-    from ropewalk.gitlog.core.layout import Layout
     from ropewalk.gitlog.repository.repository import GitRepository
 
 ROWS_DEFAULT = 20
@@ -31,8 +31,6 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
     """Return the log named by these options."""
-    from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
-
     if ns is not None and topic is None:
         return SHIPLOG, ns
     if topic is not None and ns is None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.common.command import say, session
 from ropewalk.cli.common.locations import here, login, named_writer, sealing_key
+from ropewalk.cli.common.suggest import describe_new, did_you_mean
 from ropewalk.errors import Invalid, InvalidUlid, NotFound
+from ropewalk.gitlog.core.layout import CONSUMERS, MESSAGES, SHIPLOG, Layout
 from ropewalk.kernel.terminal_text import printable_json
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.core.envelope import Event
-    from ropewalk.gitlog.core.layout import Layout
     from ropewalk.gitlog.core.planning import Receipt
     from ropewalk.gitlog.core.reading import EventPage
     from ropewalk.gitlog.repository.repository import GitRepository
@@ -48,9 +49,6 @@ def suggesting_names(log: GitRepository, layout: Layout) -> Iterator[None]:
 
 
 def _meant(log: GitRepository, layout: Layout, name: str, known: list[str]) -> str | None:
-    from ropewalk.cli.common.suggest import did_you_mean
-    from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
-
     if like := did_you_mean(name, known):
         return like
     if layout is MESSAGES and name in log.topics(SHIPLOG):
@@ -83,8 +81,6 @@ def explaining_since(since: str | None) -> Iterator[None]:
 @contextmanager
 def announcing_group(log: GitRepository, group: str) -> Iterator[None]:
     """Print a message if a consumer group is created within."""
-    from ropewalk.cli.common.suggest import describe_new
-
     known = _groups(log)
     yield
     if group not in known and group in _groups(log):
@@ -93,7 +89,6 @@ def announcing_group(log: GitRepository, group: str) -> Iterator[None]:
 
 def _groups(log: GitRepository) -> set[str]:
     from ropewalk.gitlog.consumers.cursor import split_ref
-    from ropewalk.gitlog.core.layout import CONSUMERS
 
     return {split_ref(ref)[0] for ref in log.store.head_names(CONSUMERS)}
 

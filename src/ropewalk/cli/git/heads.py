@@ -12,6 +12,7 @@ from ropewalk.cli.common.options import flag
 from ropewalk.cli.git.displaced import diff, log_options, named_log, rescue
 from ropewalk.cli.git.events import opened, short
 from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 
 
 @group("heads", "ropewalk heads ls", "ropewalk heads diff --ns prod", "ropewalk heads sign --ns prod")
@@ -22,8 +23,6 @@ def heads() -> None:
 @heads.command("ls", "ropewalk heads ls --json")
 def ls() -> None:
     """List every log with its head and the head seen last. If one cannot be read, exit with that error's code."""
-    from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
-
     with opened() as log:
         rows: list[dict[str, Any]] = []
         code = 0

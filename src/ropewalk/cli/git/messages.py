@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from ropewalk.cli.common.command import emit, group, parse_input, read_input, say, session
 from ropewalk.cli.common.options import choice, flag, option, repeated, required
 from ropewalk.cli.git.events import announcing_group, event_line, opened, say_more, suggesting_names
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
+from ropewalk.gitlog.core.layout import MESSAGES, check_topic
 
 
 @group(
@@ -31,11 +34,7 @@ def publish(
     topic: str, file: str, attach: tuple[str, ...], jsonl: bool, stop_on_error: bool, allow_secret: bool
 ) -> None:
     """Publish a message. `ulid` and `ns` are optional. The message is durable when the command returns."""
-    from dataclasses import replace
-    from pathlib import Path
-
     from ropewalk.cli.git.appending import EventWriter, append_lines, draft_parser
-    from ropewalk.gitlog.core.layout import MESSAGES, check_topic
 
     with _spelled(), opened() as log:
         check_topic(topic)
@@ -66,7 +65,6 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
     """
     from ropewalk.gitlog.consumers.consumers import open_cursor
     from ropewalk.gitlog.consumers.cursor import height_of, move_cursor
-    from ropewalk.gitlog.core.layout import MESSAGES
     from ropewalk.gitlog.core.reading import messages_answer
 
     with _spelled(), opened() as log, suggesting_names(log, MESSAGES):

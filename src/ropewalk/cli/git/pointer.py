@@ -11,6 +11,11 @@ import click
 from ropewalk.cli.common.command import emit, group, parse_input, read_input, say, session, write_output
 from ropewalk.cli.common.locations import here, sealing_key
 from ropewalk.cli.common.options import flag, option, required
+from ropewalk.cli.git.events import opened, short
+from ropewalk.errors import NotFound, Unavailable, Usage
+from ropewalk.gitlog.core.layout import check_namespace
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import content_id
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.privacy.blob_store import PrivateStore
@@ -58,7 +63,6 @@ def seal(
     """
     from ropewalk.gitlog.privacy.apply import CAPABILITY, location_of, record_of
     from ropewalk.gitlog.privacy.pointer import GUESSABLE_BITS, entropy_bits, seal_pointer
-    from ropewalk.kernel import jcs
 
     place = here()
     plaintext = read_input(file)
@@ -98,9 +102,7 @@ def open_(
 
     They are printed only if every byte, the actor and the policy version are those of the sealing.
     """
-    from ropewalk.errors import Usage
     from ropewalk.gitlog.privacy.pointer import open_pointer
-    from ropewalk.kernel.digest import content_id
 
     read = _read(pointer_file)
     if blob is not None:
@@ -141,9 +143,7 @@ def erase(pointer_file: str, reason: str, ns: str) -> None:
     The pointer stays where it is. A tombstone records when and why, and the erasure is recorded as an event. Copies and
     backups made by other tools are not found.
     """
-    from ropewalk.cli.git.events import opened, short
     from ropewalk.gitlog.core.commit import rfc3339
-    from ropewalk.gitlog.core.layout import check_namespace
     from ropewalk.gitlog.privacy.secrets import refuse_secrets
 
     check_namespace(ns)
@@ -176,8 +176,6 @@ def ls() -> None:
 
 def _opening_key(name: str) -> SealingKey:
     """Return the key a pointer was sealed with; a new one of that name would not open it."""
-    from ropewalk.errors import NotFound, Unavailable
-
     try:
         return sealing_key(name)
     except NotFound as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +15,9 @@ from ropewalk.cli.common.options import option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.git.events import event_json, event_line, opened, short, since_ms, suggesting_names
 from ropewalk.errors import NotFound
+from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.kernel.terminal_text import printable
+from ropewalk.kernel.ulid import time_ms
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
@@ -52,11 +56,6 @@ def show(name: str) -> None:
 @option("--limit", "N", "Maximum number of events.", type=click.IntRange(min=1), default=50)
 def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: int) -> None:
     """List recorded events, newest first."""
-    from heapq import merge
-    from itertools import islice
-
-    from ropewalk.gitlog.core.layout import SHIPLOG
-
     with opened() as log, suggesting_names(log, SHIPLOG):
         floor = since_ms(since, log.now_ms()) if since else 0
         logs = [_newest_first(log, ns, floor) for ns in namespaces or log.topics()]
@@ -80,7 +79,6 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
 @option("--env", "ENV", "Show only this environment.")
 def current(namespaces: tuple[str, ...], env: str | None) -> None:
     """Show what is deployed now: the last effective deployment per environment and service."""
-    from ropewalk.gitlog.core.layout import SHIPLOG
     from ropewalk.gitlog.repository.deployments import current_rows
 
     with opened() as log, suggesting_names(log, SHIPLOG):
@@ -100,7 +98,6 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
 
 def _advise_pull(log: GitRepository) -> None:
     """Name the remote to pull from, if this repository has no logs and a remote may have some."""
-    from ropewalk.gitlog.core.layout import SHIPLOG
     from ropewalk.gitlog.sharing.remotes import advise_missing
 
     if not log.topics() and (advice := advise_missing(log.store.place.git_dir, log.store, SHIPLOG)):
@@ -148,7 +145,6 @@ def _words(value: Any) -> str:
 def _newest_first(log: GitRepository, ns: str, floor_ms: int) -> Iterator[dict[str, Any]]:
     from ropewalk.gitlog.repository.deployments import deployment_row
     from ropewalk.gitlog.repository.recent import newest_first
-    from ropewalk.kernel.ulid import time_ms
 
     for event, headers in newest_first(log, ns):
         if time_ms(event.ulid) < floor_ms:

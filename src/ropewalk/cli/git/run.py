@@ -20,7 +20,10 @@ from ropewalk.cli.common.signals import forwarded_signals
 from ropewalk.cli.git.appending import EventWriter, Recorded
 from ropewalk.cli.git.capture import run_command
 from ropewalk.cli.git.events import opened, receipt_line
-from ropewalk.errors import Denied, RopewalkError, Usage
+from ropewalk.errors import Denied, RopewalkError, Unavailable, Usage
+from ropewalk.gitlog.core.layout import LOG_NOTES, SHIPLOG, check_namespace
+from ropewalk.gitlog.sharing.git_command import run_git
+from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -86,8 +89,6 @@ def run(
     of the note in `refs.log`: `verify` and `shiplog show` refuse a note that was replaced. Sealed output stays in the
     private store of this repository; its note is a pointer for `ropewalk pointer open`.
     """
-    from ropewalk.gitlog.core.layout import SHIPLOG, check_namespace
-
     check_namespace(ns)
     if (keeping == "seal") != (key is not None):
         raise Usage("--output seal and --key NAME go together")
@@ -163,7 +164,6 @@ def _refuse_early(log: GitRepository, ns: str, draft: Draft) -> None:
     """Raise before the command runs what the log would raise when the result is recorded."""
     from ropewalk.gitlog.core.commit import check_trailer, make_trailer
     from ropewalk.gitlog.core.envelope import seal
-    from ropewalk.gitlog.core.layout import SHIPLOG
     from ropewalk.gitlog.privacy.screening import screen_draft
 
     log.privacy.policy()  # raises if the policy cannot be read
@@ -224,7 +224,6 @@ def _draft(
 ) -> Draft:
     from ropewalk.gitlog.core.envelope import Draft
     from ropewalk.gitlog.core.notes import LOG_REF
-    from ropewalk.kernel.digest import content_id
 
     status = "success" if code == 0 else "failed"
     ran: dict[str, Any] = {
@@ -253,7 +252,6 @@ def _note(log: GitRepository, key: str | None) -> Note:
 
 def _attach(log: GitRepository, receipt: Receipt, attached: bytes, now_ms: int) -> Withheld | None:
     """Attach a note to its event; if that fails, return the reason and advice: the event is recorded anyway."""
-    from ropewalk.gitlog.core.layout import LOG_NOTES
     from ropewalk.gitlog.core.notes import add_note
 
     try:
@@ -319,9 +317,6 @@ def scrub(argv: Sequence[str]) -> list[str]:
 
 def work_tree_head() -> str | None:
     """Return the commit that is checked out around the current directory; None without one."""
-    from ropewalk.errors import Unavailable
-    from ropewalk.gitlog.sharing.git_command import run_git
-
     try:
         done = run_git(None, "rev-parse", "--verify", "--quiet", "HEAD")
     except Unavailable:

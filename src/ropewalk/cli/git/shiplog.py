@@ -18,6 +18,7 @@ from ropewalk.cli.git.events import (
     say_more,
     suggesting_names,
 )
+from ropewalk.gitlog.core.layout import SHIPLOG, check_namespace
 
 # name → "module:attribute one line of help"; imported on first use.
 MORE: dict[str, str] = {
@@ -66,7 +67,6 @@ def append(
 ) -> None:
     """Append an event. `ulid` and `ns` are optional. The event is durable when the command returns."""
     from ropewalk.cli.git.appending import EventWriter, append_lines, draft_parser
-    from ropewalk.gitlog.core.layout import SHIPLOG, check_namespace
 
     check_namespace(ns)
     with opened() as log:
@@ -89,8 +89,6 @@ def read(ns: str, since: str | None, limit: int) -> None:
 
     With --json, `next_since` is the ULID to continue from.
     """
-    from ropewalk.gitlog.core.layout import SHIPLOG
-
     with opened() as log, suggesting_names(log, SHIPLOG), explaining_since(since):
         page = log.read(ns, since, limit)
         answer = {"events": [event_json(event) for event in page.events], "next_since": page.next_since}
@@ -105,8 +103,6 @@ def read(ns: str, since: str | None, limit: int) -> None:
 @flag("--follow", "Keep running, and print new events as they arrive.")
 def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:
     """Print the newest events of several namespaces, interleaved."""
-    from ropewalk.gitlog.core.layout import SHIPLOG
-
     with opened() as log, suggesting_names(log, SHIPLOG):
         found = log.tail(namespaces, limit_per_topic=limit_per_ns)
         marks = {event.topic: str(event.ulid) for event in found}

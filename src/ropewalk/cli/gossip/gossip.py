@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import emit, group, parse_input, progress, read_input, say, write_output
+from ropewalk.cli.common.command import (
+    emit,
+    emit_line,
+    group,
+    parse_input,
+    progress,
+    read_input,
+    say,
+    session,
+    write_output,
+)
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import choice, flag, option, required
+from ropewalk.cli.common.suggest import describe_new
+from ropewalk.cli.common.verdict import end_with_report, format_report
+from ropewalk.errors import NotFound, Usage
 from ropewalk.kernel.terminal_text import printable_json
 
 if TYPE_CHECKING:
@@ -40,8 +55,6 @@ def gossip() -> None:
 
 def say_new_topic(topic: str, known: Sequence[str]) -> None:
     """Report that a topic was made, and which similar ones exist: it may be a typing error."""
-    from ropewalk.cli.common.suggest import describe_new
-
     if topic not in known:
         say(describe_new("gossip topic", topic, known))
 
@@ -51,7 +64,6 @@ topic_option = option("--topic", "TOPIC", "The log; may be left out if there is 
 
 def open_here(topic: str | None, **options: Any) -> GossipLog:
     """Open the log that a command names, which has to exist."""
-    from ropewalk.errors import NotFound, Usage
     from ropewalk.gossip.peer.topics import open_topic, topics
 
     home = here().home
@@ -203,10 +215,6 @@ def _list_pending(topic: str | None) -> None:
 @option("-o --output", "F", "Write it there as it travels, for `gossip insert`.")
 def get(id: str, topic: str | None, output: str | None) -> None:
     """Show the message ID with its signature, as DAG-JSON."""
-    import json
-
-    from ropewalk.errors import NotFound
-
     with open_here(topic) as log:
         found = log.get(id)
         if found is None:
@@ -257,10 +265,6 @@ def log(topic: str | None, graph: bool, reverse: bool, limit: int | None, follow
 
     With --follow they are printed in the order of arrival, with --json one object per line.
     """
-    from itertools import islice
-
-    from ropewalk.cli.common.command import session
-
     if follow and (graph or reverse):
         raise click.UsageError("--follow goes with neither --graph nor --reverse")
     with open_here(topic) as found:
@@ -282,9 +286,6 @@ def log(topic: str | None, graph: bool, reverse: bool, limit: int | None, follow
 
 def _follow(log: GossipLog, limit: int | None) -> None:
     """Print what has arrived and what arrives; with a limit, end after so many messages."""
-    from itertools import islice
-
-    from ropewalk.cli.common.command import emit_line, session
     from ropewalk.gossip.peer.follow import follow
 
     json = session().json
@@ -309,8 +310,6 @@ def _row(signed: SignedMessage) -> dict[str, Any]:
 
 
 def _line(signed: SignedMessage) -> str:
-    import json
-
     from ropewalk.gossip.core.dag_json import to_json
 
     text = json.dumps(to_json(signed.message.payload), ensure_ascii=False, separators=(",", ":"))
@@ -342,7 +341,6 @@ def root(topic: str | None) -> None:
 @topic_option
 def verify(topic: str | None) -> None:
     """Check every signature, id and parent again, and the tree and the indexes against them."""
-    from ropewalk.cli.common.verdict import end_with_report, format_report
     from ropewalk.gossip.core.verify import verify_log
 
     with open_here(topic) as found:

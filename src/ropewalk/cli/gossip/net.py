@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,8 +113,6 @@ def _profile_if_new(topic: str, profile: str) -> dict[str, Any]:
 
 async def _shown(log: GossipLog, work: Any) -> Any:
     """Do the work; on a terminal, say now and then how far it is."""
-    import sys
-
     if not sys.stderr.isatty() or session().json:
         return await work
     from rich.console import Console

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ropewalk.cli.common.command import command, read_input, say, write_result
 from ropewalk.cli.common.locations import signing_key
 from ropewalk.cli.common.options import option, required
+from ropewalk.cli.ledger.channel import now_text
 
 
 @command(
@@ -18,7 +19,6 @@ from ropewalk.cli.common.options import option, required
 @option("-o --output", "F", "Output file (default: stdout).", default="-")
 def adapt(file: str, key: str, timestamp: str | None, output: str) -> None:
     """Convert an envelope of a newer minor version to one this ledger accepts; the original is embedded."""
-    from ropewalk.cli.ledger.channel import now_text
     from ropewalk.ledger.envelope.adapt import adapt as adapt_envelope
 
     done = adapt_envelope(read_input(file), signing_key(key), timestamp or now_text())

@@ -15,12 +15,11 @@ import click
 
 from ropewalk.cli.common.command import answer_line, command, emit, parse_input, say
 from ropewalk.cli.common.options import flag, required
-from ropewalk.cli.ledger.channel import read_channel
-from ropewalk.errors import locate
+from ropewalk.cli.ledger.channel import channel_key, check_first_line, open_for_append, read_channel
+from ropewalk.errors import InvalidEnvelope, NotFound, RopewalkError, locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    from ropewalk.errors import RopewalkError
     from ropewalk.ledger.channel.channel import OpenLog
     from ropewalk.ledger.ingest.ticket import EnvelopeSink, LedgerReceipt
 
@@ -48,8 +47,6 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool, witnessed:
     With --witnessed, or if the channel is set to fail closed (`ledger witness set`), a receipt has `checkpoint` and
     `cosignatures`. Without enough of them the envelope is durable, its receipt has none, and the exit code is 7.
     """
-    from ropewalk.cli.ledger.channel import check_first_line, open_for_append
-
     sinks: list[EnvelopeSink] = []
     if jsonl:
         opened: list[OpenLog] = []
@@ -82,7 +79,6 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool, witnessed:
 
 def _sink(opened: OpenLog, channel: str, witnessed: bool, stack: ExitStack) -> EnvelopeSink:
     """Return what takes the envelopes: the channel, or the channel with its witnesses."""
-    from ropewalk.cli.ledger.channel import channel_key
     from ropewalk.ledger.channel.witnessed import witness_gate
 
     if not witnessed and witness_gate(opened.channel.folder) is None:
@@ -108,7 +104,6 @@ def _say_unindexed(opened: OpenLog) -> None:
 
 def check_envelope(raw: bytes) -> bytes:
     """Return the bytes if they are an envelope, else raise."""
-    from ropewalk.errors import InvalidEnvelope
     from ropewalk.ledger.envelope.envelope import BUILD_ADVICE, parse_wire
 
     try:
@@ -129,8 +124,6 @@ def answer_lines(
 
     Lines that arrive together are sealed together. The log is opened at the first line that `look` does not reject.
     """
-    from ropewalk.errors import RopewalkError
-
     code = 0
     log: EnvelopeSink | None = None
     for numbered in _numbered(_arrivals(file)):
@@ -166,9 +159,6 @@ def _numbered(batches: Iterator[list[bytes]]) -> Iterator[list[tuple[int, bytes]
 
 def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:
     """Return the errors of the lines before the first that could create the channel; [] if it exists."""
-    from ropewalk.cli.ledger.channel import check_first_line
-    from ropewalk.errors import RopewalkError
-
     refused: list[RopewalkError] = []
     for line in lines:
         try:
@@ -181,8 +171,6 @@ def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:
 
 def _until_refused(log: EnvelopeSink, lines: list[bytes]) -> list[LedgerReceipt | RopewalkError]:
     """Append one by one up to the first error: nothing after it may be in the log."""
-    from ropewalk.errors import RopewalkError
-
     outcomes: list[LedgerReceipt | RopewalkError] = []
     for line in lines:
         try:
@@ -220,8 +208,6 @@ def _arrivals(file: str) -> Iterator[list[bytes]]:
 
 
 def _open(file: str) -> IO[bytes]:
-    from ropewalk.errors import NotFound
-
     if file == "-":
         return open(sys.stdin.fileno(), "rb", closefd=False)
     if Path(file).is_dir():
@@ -233,8 +219,6 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _answer(outcome: LedgerReceipt | RopewalkError) -> None:
-    from ropewalk.errors import RopewalkError
-
     if isinstance(outcome, RopewalkError):
         answer_line(outcome.to_problem(), f"error  {outcome.code}: {outcome.detail}")
     else:

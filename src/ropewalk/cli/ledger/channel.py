@@ -12,6 +12,8 @@ import click
 
 from ropewalk.cli.common.command import parse_input, say
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_key
+from ropewalk.errors import Invalid, InvalidDigest, NotFound
+from ropewalk.kernel.digest import hash_from_hex
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
@@ -24,9 +26,6 @@ WRITER_WAIT_S = 30.0  # how long a command waits for another writer
 
 def envelope_id(text: str) -> bytes:
     """Parse an envelope id into its 32 bytes."""
-    from ropewalk.errors import InvalidDigest
-    from ropewalk.kernel.digest import hash_from_hex
-
     raw = hash_from_hex(text)
     if raw is None:
         raise InvalidDigest(
@@ -40,7 +39,6 @@ def find_parent(
     channel: str, parent: str | None, event_class: str, correlation_id: str | None
 ) -> Envelope | None:
     """Return the parent of a new envelope: the one named, or the Command of a Result; None without a repository."""
-    from ropewalk.errors import NotFound
     from ropewalk.ledger.channel import lookup
 
     named = envelope_id(parent) if parent is not None else None
@@ -58,7 +56,6 @@ def version_for(channel: str) -> str:
 
     Without a repository (the envelope will be sent to a server), return the oldest supported version.
     """
-    from ropewalk.errors import NotFound
     from ropewalk.ledger.channel import lookup
     from ropewalk.ledger.versions.versions import LIFECYCLE
 
@@ -128,7 +125,6 @@ def open_sealing(channel: str) -> OpenLog:
 
 def read_approvals(paths: Iterable[str], act: dict[str, Any]) -> tuple[Approval, ...]:
     """Read approvals from files; all must approve that act."""
-    from ropewalk.errors import Invalid
     from ropewalk.ledger.keys.approvals import parse_approval
 
     found = []
@@ -149,7 +145,6 @@ def now_text() -> str:
 
 def check_first_line(channel: str, raw: bytes) -> None:
     """Raise if an envelope would be rejected as the first one of a missing channel."""
-    from ropewalk.errors import NotFound
     from ropewalk.ledger.channel.channel import check_first
     from ropewalk.ledger.channel.settings import read_settings
 
@@ -161,7 +156,6 @@ def check_first_line(channel: str, raw: bytes) -> None:
 
 def open_for_append(channel: str) -> OpenLog:
     """Open the channel for writing; create a missing one with the defaults and print that."""
-    from ropewalk.errors import NotFound
     from ropewalk.ledger.channel.settings import create_channel, read_settings
 
     home = here().home

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ropewalk.cli.common.command import MARKS, emit, group, parse_input, read_input, say
-from ropewalk.cli.common.locations import here
+from ropewalk.cli.common.locations import here, signing_key
 from ropewalk.cli.common.options import channel_option, option, repeated, required
-from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys, read_channel
+from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys, now_text, read_channel
 from ropewalk.cli.ledger.evidence_report import (
     collateral_options,
     provenance,
@@ -22,6 +22,7 @@ from ropewalk.cli.ledger.key import check_fits, given_proposal, proposal_options
 from ropewalk.cli.ledger.proposal import write_proposal
 from ropewalk.errors import Conflict, NotFound, Unverified
 from ropewalk.kernel.terminal_text import printable
+from ropewalk.ledger.envelope.fields import parse_timestamp
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey, SigningKey
@@ -201,7 +202,6 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None, non
 
     With --nonce the exit code is 0 only if it passed; not checked counts as failed.
     """
-    from ropewalk.cli.ledger.channel import now_text
     from ropewalk.ledger.envelope.envelope import parse_wire
     from ropewalk.ledger.evidence.recheck import EvidenceTally
     from ropewalk.ledger.evidence.settings import channel_trust
@@ -209,8 +209,6 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None, non
 
     if (channel is None) == (trust is None):
         raise click.UsageError("exactly one of --channel and --trust must be given")
-    from ropewalk.ledger.envelope.fields import parse_timestamp
-
     believed: Trust = (
         channel_trust(here().home, channel) if channel is not None else parse_input(str(trust), parse_trust)
     )
@@ -232,7 +230,6 @@ def _nonce(text: str | None) -> bytes | None:
 
 
 def _key(name: str) -> PublicKey:
-    from ropewalk.cli.common.locations import signing_key
     from ropewalk.kernel.keys import PublicKey
 
     return PublicKey.from_did(name) if name.startswith("did:") else signing_key(name).public

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import command, emit, parse_input, read_input, write_output, write_result
+from ropewalk.cli.common.locations import signing_key
 from ropewalk.cli.common.options import choice, option, repeated, required, together
-from ropewalk.errors import located
+from ropewalk.cli.ledger.channel import now_text
+from ropewalk.errors import Invalid, located
+from ropewalk.kernel import jcs
 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.allowed import CollateralTexts
@@ -66,7 +69,6 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
 
     They bind payload and correlation id. To answer a challenge, use its nonce in hex as the correlation id.
     """
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.envelope.model import payload_hash
     from ropewalk.ledger.evidence.binding import report_data as bound
 
@@ -134,9 +136,6 @@ def wrap(
 
 
 def _report(name: str) -> dict[str, Any]:
-    from ropewalk.errors import Invalid
-    from ropewalk.kernel import jcs
-
     value = parse_input(name, jcs.parse)
     if not isinstance(value, dict):
         raise Invalid(f"{name}: a report is a JSON object", name=name)
@@ -169,10 +168,6 @@ def provenance(
     output: str,
 ) -> None:
     """Make and sign SLSA provenance for a payload, as the evidence of its envelope."""
-    from ropewalk.cli.common.locations import signing_key
-    from ropewalk.cli.ledger.channel import now_text
-    from ropewalk.errors import Invalid
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.envelope.model import payload_hash
     from ropewalk.ledger.evidence.binding import make_provenance
 
@@ -191,7 +186,5 @@ def provenance(
 
 
 def _write(output: str, made: dict[str, Any]) -> None:
-    from ropewalk.kernel import jcs
-
     name = made["evidence_hash"]
     write_result(output, jcs.encode(made), {"evidence_hash": name, "path": output}, f"ok  {name}  {output}")

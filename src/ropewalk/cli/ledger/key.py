@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,11 @@ from ropewalk.cli.common.locations import here, key_folder, key_folders, signing
 from ropewalk.cli.common.options import channel_option, option, repeated, required, together
 from ropewalk.cli.ledger.channel import channel_keys, read_approvals, read_channel
 from ropewalk.cli.ledger.proposal import describe_proposal, named_keys, write_proposal
+from ropewalk.errors import Conflict, Invalid, NotFound
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.terminal_text import printable
+from ropewalk.ledger.envelope.fields import parse_timestamp
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
@@ -119,7 +124,6 @@ def rotate(
     the first key can verify all blocks.
     """
     from ropewalk.bridge.governance.guard import require_ungoverned
-    from ropewalk.errors import Conflict
     from ropewalk.ledger.keys.rotate import execute_act, propose_rotation
 
     if propose is None:
@@ -277,9 +281,6 @@ def _follow(channel: str, keys: tuple[SigningKey, ...]) -> None:
 
 def _vote(value: dict[str, Any], name: str) -> None:
     """Refuse to approve two promotions of one epoch, or one that leaves out blocks which are here."""
-    from contextlib import suppress
-
-    from ropewalk.errors import NotFound
     from ropewalk.ledger.keys.failover import check_not_behind, vote
     from ropewalk.ledger.keys.statements import parse_act
 
@@ -291,7 +292,6 @@ def _vote(value: dict[str, Any], name: str) -> None:
 
 def _parse_proposal(raw: bytes) -> dict[str, Any]:
     """Parse a proposal about a key or a version."""
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.keys.statements import parse_act
     from ropewalk.ledger.versions.statements import parse_version_act
 
@@ -305,7 +305,6 @@ def given_proposal(
     proposal: str | None, approvals: tuple[str, ...]
 ) -> tuple[KeyAct | None, tuple[Approval, ...]]:
     """Read a proposal and its approvals."""
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.keys.statements import parse_act
 
     if proposal is None:
@@ -318,8 +317,6 @@ def given_proposal(
 
 def check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None = None) -> None:
     """Raise unless a proposal is about that act, channel and key."""
-    from ropewalk.errors import Invalid
-
     if act.act != kind or act.channel != channel:
         raise Invalid(
             f"the proposal must be to {kind} in channel {channel}, got {act.act} in channel {act.channel}",
@@ -330,9 +327,6 @@ def check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None =
 
 
 def _time(text: str | None) -> int | None:
-    from ropewalk.errors import Invalid
-    from ropewalk.ledger.envelope.fields import parse_timestamp
-
     try:
         return parse_timestamp(text) if text is not None else None
     except Invalid as error:
@@ -344,8 +338,6 @@ def _time(text: str | None) -> int | None:
 def _fingerprint(which: str) -> bytes:
     """Return the fingerprint of a key given by fingerprint, did:key or name."""
     from ropewalk.disk import key_files
-    from ropewalk.errors import NotFound
-    from ropewalk.kernel.digest import hash_from_hex
     from ropewalk.kernel.keys import PublicKey
 
     raw = hash_from_hex(which)

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 
@@ -24,11 +24,11 @@ from ropewalk.cli.common.command import (
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
-from ropewalk.cli.ledger.channel import read_channel
+from ropewalk.cli.ledger.channel import find_parent, now_text, read_channel, version_for
+from ropewalk.errors import NotFound, RopewalkError
+from ropewalk.kernel import jcs
+from ropewalk.kernel.report import Report
 from ropewalk.kernel.terminal_text import printable
-
-if TYPE_CHECKING:
-    from ropewalk.kernel.report import Report
 
 CLASSES = ("Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement")
 LEVELS = ("public", "internal", "confidential", "restricted")
@@ -162,8 +162,6 @@ def ls() -> None:
 @option("-o --output", "F", "Output file (default: stdout).", default="-")
 def envelope(channel: str, payload: str, key: str, parent: str | None, output: str, **options: Any) -> None:
     """Build, sign and print one envelope, without appending it."""
-    from ropewalk.cli.ledger.channel import find_parent, now_text, version_for
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.channel.payloads import PayloadStore
     from ropewalk.ledger.envelope.envelope import build, to_cbor
 
@@ -227,7 +225,6 @@ def read(channel: str, start: int, end: int | None, cbor: bool) -> None:
 
     An envelope has the same id in both encodings: `ledger append` takes either.
     """
-    from ropewalk.errors import NotFound, RopewalkError
     from ropewalk.ledger.block.block import Block
     from ropewalk.ledger.envelope.envelope import parse_stored, to_cbor
 
@@ -284,7 +281,6 @@ def verify(channel: str | None, deep: bool, trust: str | None, allow_partly: boo
     With --deep also check every envelope against all eight rules, its evidence against the roots of the trust file, and
     every row of the index. Nothing is written. Exit 5 unless the verdict is `passed`.
     """
-    from ropewalk.errors import NotFound
     from ropewalk.ledger.channel.maintenance import verify_stored
     from ropewalk.ledger.channel.settings import channels
     from ropewalk.ledger.proof.trust import parse_trust
@@ -305,8 +301,6 @@ def verify(channel: str | None, deep: bool, trust: str | None, allow_partly: boo
 
 def _together(answers: dict[str, Report]) -> Report:
     """Return one report over several channels; every step names its channel."""
-    from ropewalk.kernel.report import Report
-
     steps = [
         replace(step, fields={**step.fields, "channel": name})
         for name, one in answers.items()
@@ -359,8 +353,6 @@ def trust(
 
     The trusted evidence of the channel (`ledger evidence set`) is included, and all signing keys with their dates.
     """
-    from dataclasses import replace
-
     from ropewalk.cli.common.note_keys import note_keys
     from ropewalk.ledger.evidence.settings import channel_trust
     from ropewalk.ledger.keys.revocations import parse_revocation_list

@@ -21,6 +21,8 @@ from ropewalk.cli.ledger.channel import (
 )
 from ropewalk.cli.ledger.proposal import write_proposal
 from ropewalk.cli.ledger.storage.replay import named_reducer
+from ropewalk.errors import Unverified
+from ropewalk.kernel.digest import blake3
 
 if TYPE_CHECKING:
     from ropewalk.ledger.versions.statements import ShippedDocuments
@@ -134,7 +136,6 @@ def set_(
 
 
 def _documents(channel: str, version: str, guide: str | None, transcript: str | None) -> ShippedDocuments:
-    from ropewalk.kernel.digest import blake3
     from ropewalk.ledger.versions.rehearse import newest_transcript, policy_hashes
     from ropewalk.ledger.versions.statements import ShippedDocuments
 
@@ -174,7 +175,6 @@ def rehearse(
     A follower has a copy of the channel and seals nothing in it: it signs the rehearsal with its own key, and the
     primary appends the file.
     """
-    from ropewalk.errors import Unverified
     from ropewalk.ledger.channel.channel import current_policy
     from ropewalk.ledger.versions.lifecycle import version_to_write
     from ropewalk.ledger.versions.rehearsal import rehearsal_envelope

@@ -12,6 +12,8 @@ from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys, only_channel
 from ropewalk.cli.ledger.storage.replay import named_reducer
+from ropewalk.errors import Invalid
+from ropewalk.kernel import jcs
 
 channel_choice = option("--channel", "C", "Channel that records muscles (default: the only one).")
 
@@ -51,8 +53,6 @@ def publish(file: str, channel: str | None, evidence: str | None, reducer: str) 
     member "evidence" unless --evidence is given. The evidence is bound to the manifest without that member, and must
     not be older than `ledger evidence set --max-age` allows.
     """
-    from ropewalk.errors import Invalid
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.versions.muscles import MANIFEST_BYTES_MAX, parse_muscle
     from ropewalk.ledger.versions.publish import publish_muscle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,10 @@ import click
 from ropewalk.cli.common.command import emit, group, parse_input
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, option, required
+from ropewalk.cli.ledger.channel import channel_keys
 from ropewalk.cli.ledger.key import WRITER_WAIT_S, check_fits, given_proposal, proposal_options, reason_option
 from ropewalk.cli.ledger.proposal import write_proposal
+from ropewalk.errors import NotFound
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -33,8 +36,6 @@ def policy() -> None:
 @option("--channel", "C", "Use the policy of this channel (default: the built-in strict policy).")
 def show(channel: str | None) -> None:
     """Print a policy bundle."""
-    import json
-
     found = _policy(None, channel)
     raw = found.to_bytes().decode()
     emit({"policy": json.loads(raw), "policy_hash": found.hash.hex()}, raw)
@@ -73,7 +74,6 @@ def rotate(
     they were made under.
     """
     from ropewalk.bridge.governance.guard import require_ungoverned
-    from ropewalk.cli.ledger.channel import channel_keys
     from ropewalk.ledger.keys.failover import propose_policy, rotate_policy
     from ropewalk.ledger.rules.policy import parse_policy
 
@@ -129,7 +129,6 @@ def check(envelope: str, file: str | None, channel: str | None) -> None:
 
 
 def _policy(file: str | None, channel: str | None) -> Policy:
-    from ropewalk.errors import NotFound
     from ropewalk.ledger.channel.channel import current_policy
     from ropewalk.ledger.rules.policy import STRICT, parse_policy
 

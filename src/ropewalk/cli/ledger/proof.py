@@ -6,7 +6,8 @@ import click
 
 from ropewalk.cli.common.command import command, write_result
 from ropewalk.cli.common.options import channel_option, option, required
-from ropewalk.cli.ledger.channel import read_channel
+from ropewalk.cli.ledger.channel import channel_of, read_channel
+from ropewalk.errors import RangeExceeded
 
 
 @command(
@@ -18,7 +19,6 @@ from ropewalk.cli.ledger.channel import read_channel
 @option("--channel", "C", "Channel (default: search all).")
 def prove(envelope_id: str, output: str, channel: str | None) -> None:
     """Write the inclusion proof of an envelope. `ropewalk verify F` checks it offline."""
-    from ropewalk.cli.ledger.channel import channel_of
     from ropewalk.cli.ledger.channel import envelope_id as parse_id
 
     name = parse_id(envelope_id)
@@ -45,8 +45,6 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
 @option("-o --output", "F", "Output file for the proof (default: stdout).", default="-")
 def consistency(channel: str, old: int, new: int, output: str) -> None:
     """Write the consistency proof that a newer head extends an older one."""
-    from ropewalk.errors import RangeExceeded
-
     with read_channel(channel) as reading:
         size = reading.head().height
         if not old <= new <= size:

@@ -9,6 +9,8 @@ from typing import Any
 from ropewalk.cli.common.command import write_result
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.ledger.channel import read_channel
+from ropewalk.errors import Conflict, RopewalkError
+from ropewalk.kernel import jcs
 from ropewalk.kernel.terminal_text import printable
 
 WORDS = {
@@ -24,9 +26,6 @@ WORDS = {
 
 def write_proposal(path: str, act: dict[str, Any]) -> None:
     """Write a proposal for others to approve. An existing file is never overwritten: it may be approved already."""
-    from ropewalk.errors import Conflict
-    from ropewalk.kernel import jcs
-
     if path != "-" and Path(path).is_file():
         raise Conflict(
             f"{path} exists, and may have been approved",
@@ -83,7 +82,6 @@ def _shown_new(act: dict[str, Any], known: dict[str, str]) -> str | None:
 def named_keys(channel: str) -> dict[str, str]:
     """Return known keys by fingerprint: those of the channel, and the key files on this machine."""
     from ropewalk.disk import key_files
-    from ropewalk.errors import RopewalkError
 
     found: dict[str, str] = {}
     folders = [key_folder()]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import command, emit, say, write_output
+from ropewalk.cli.common.command import command, emit, parse_input, read_input, say, write_output
 from ropewalk.cli.common.options import channel_option, choice, option, required
-from ropewalk.cli.ledger.channel import channel_key, read_channel
+from ropewalk.cli.ledger.channel import channel_key, channel_of, read_channel
 
 DEFAULT_HOST = "ropewalk.invalid"
 
@@ -50,7 +50,6 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
 
     A tlog-proof is under the newest head that the channel's witnesses have cosigned, if that covers the block.
     """
-    from ropewalk.cli.ledger.channel import channel_of
     from ropewalk.cli.ledger.channel import envelope_id as parse_id
     from ropewalk.ledger.transparency.publish import make_cose_receipt, make_tlog_proof
 
@@ -114,7 +113,6 @@ def timestamp(file: str, tsa: str, roots: tuple[str, ...], output: str | None) -
 
     Only the SHA-256 of FILE is sent. The answer is verified before it is written; `openssl ts -verify` reads it too.
     """
-    from ropewalk.cli.common.command import parse_input, read_input
     from ropewalk.ledger.evidence.certificates import parse_certificates
     from ropewalk.ledger.transparency.timestamps import check_timestamp, fetch_timestamp
     from ropewalk.net.http_post import check_url

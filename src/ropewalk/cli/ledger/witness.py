@@ -8,6 +8,7 @@ from ropewalk.cli.common.command import emit, group, say
 from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated
 from ropewalk.cli.ledger.channel import channel_key, read_channel
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
+from ropewalk.kernel import jcs
 from ropewalk.kernel.terminal_text import printable
 
 
@@ -62,7 +63,6 @@ def set_(
     All are asked at once; a head is witnessed with N cosignatures of different names and keys.
     """
     from ropewalk.cli.common.note_keys import note_key
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.channel.settings import write_file
     from ropewalk.ledger.proof.proof import head_signer
     from ropewalk.ledger.transparency.witness_policy import SETTINGS, WitnessPolicy, distinct_witnesses

@@ -16,6 +16,7 @@ from ropewalk.cli.common.locations import NODE_KEY, key_folder
 from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
 from ropewalk.cli.pipeline.running import Job, as_job, now_ms, source_option, spark_options, warehouse_option
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.kernel.terminal_text import printable
 
 channels_option = option("--channels", "A,B", "Only these channels; default: all.")
@@ -59,7 +60,6 @@ def replay(
     What the warehouse knows already is not done again. A state that differs from a recorded snapshot ends with 5, an
     Alert on the companion channel, and a bundle that reproduces it.
     """
-    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.replay.channel_replay import replay_signing
     from ropewalk.pipeline.jobs.replay import Replays, replay_channels
 

@@ -12,6 +12,7 @@ import click
 
 from ropewalk.cli.common.command import emit, emit_line, group, parse_input, say, session, write_output
 from ropewalk.cli.common.options import choice, flag, option
+from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
     Job,
@@ -25,6 +26,7 @@ from ropewalk.cli.pipeline.running import (
     spark_session,
     warehouse_option,
 )
+from ropewalk.errors import NotFound, Usage
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
@@ -231,7 +233,6 @@ def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
 @option("--limit", "N", "Only the newest.", type=click.IntRange(1), default=20)
 def status(warehouse: Path, source: Path | None, limit: int) -> None:
     """What ran, over which ranges, with which roots and rates, and how far the source has grown since."""
-    from ropewalk.errors import NotFound
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
     store = Warehouse(warehouse).require()
@@ -380,8 +381,6 @@ def sql(
     DuckDB answers without starting Java: read JSON columns with `payload->>'$.name'`. With Spark, JSON columns are
     VARIANT: `payload:name::type`.
     """
-    from ropewalk.cli.common.suggest import did_you_mean
-    from ropewalk.errors import Usage
     from ropewalk.pipeline.tables.duck import ask_duckdb, is_installed, needs_spark
     from ropewalk.pipeline.tables.sql import ask
     from ropewalk.pipeline.tables.warehouse import Warehouse

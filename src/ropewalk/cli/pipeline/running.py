@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import say, session
-from ropewalk.cli.common.locations import NODE_KEY, key_folder
+from ropewalk.cli.common.locations import NODE_KEY, here, key_folder
 from ropewalk.cli.common.options import option, required
+from ropewalk.disk.repository_paths import find_repository
+from ropewalk.errors import NotFound, Usage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,8 +69,6 @@ class Job:
     @cached_property
     def keys(self) -> Path:
         """The folder of the key that signs."""
-        from ropewalk.disk.repository_paths import find_repository
-
         return find_repository(self.place).keys if self.key_name == NODE_KEY else key_folder()
 
     def key(self) -> SigningKey:
@@ -156,8 +156,6 @@ def progress_line(stage: str, wanted: bool | None) -> Callable[[int, int], None]
 
 
 def _memory_mb(named: str | None, otherwise: int) -> int:
-    from ropewalk.errors import Usage
-
     if not named:
         return otherwise
     if not named.isascii() or not named.isdigit() or int(named) < 1:
@@ -178,8 +176,6 @@ def source_of(store: Warehouse, source: Path | None) -> Path:
 
     Only a warehouse without batches takes the repository around the current directory.
     """
-    from ropewalk.cli.common.locations import here
-
     named = source or session().repo
     if named is not None:
         return named
@@ -189,9 +185,6 @@ def source_of(store: Warehouse, source: Path | None) -> Path:
 
 def recorded_source(recorded: str) -> Path:
     """Return the repository that a warehouse was filled from; raise `NotFound` if it is no longer there."""
-    from ropewalk.disk.repository_paths import find_repository
-    from ropewalk.errors import NotFound
-
     with suppress(NotFound):
         if find_repository(Path(recorded)).git_dir == Path(recorded):
             return Path(recorded)

@@ -12,6 +12,7 @@ from ropewalk.cli.common.command import emit, group, say
 from ropewalk.cli.common.locations import NODE_KEY, here, login, signing_key
 from ropewalk.cli.common.options import option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
+from ropewalk.cli.ledger.channel import open_for_append, version_for
 from ropewalk.errors import InvalidName, NotFound
 
 file_option = option("--file file", "FILE", "The auth file; default: ropewalk/auth.json in the repository.")
@@ -120,7 +121,6 @@ def _path(file: str | None) -> Path:
 
 def _record(act: str, facts: dict[str, Any]) -> None:
     """Seal the act into the audit channel first: an act that cannot be recorded does not take place."""
-    from ropewalk.cli.ledger.channel import open_for_append, version_for
     from ropewalk.server.auth.audit import CHANNEL, audit_envelope
 
     raw = audit_envelope(signing_key(NODE_KEY), act, login()[1], facts, version_for(CHANNEL))

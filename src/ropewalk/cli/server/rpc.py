@@ -8,6 +8,7 @@ from ropewalk.cli.common.command import command, emit_line
 from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
+from ropewalk.gitlog.core.layout import MESSAGES
 
 
 @command("rpc", 'echo \'{"id":1,"method":"shiplog.read","params":{"ns":"demo"}}\' | gatosd rpc')
@@ -32,7 +33,6 @@ def rpc() -> None:
 @option("--limit", "N", "How many at most (512 is the most).", type=int, default=128)
 def messages_read(topic: str, since_ulid: str | None, limit: int) -> None:
     """Print the answer of `messages.read` (S1) as one JSON object."""
-    from ropewalk.gitlog.core.layout import MESSAGES
     from ropewalk.gitlog.core.reading import messages_answer
 
     try:

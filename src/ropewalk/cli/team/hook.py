@@ -14,6 +14,7 @@ from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import repeated
 from ropewalk.disk.repository_paths import absolute
 from ropewalk.errors import Conflict, Denied
+from ropewalk.gitlog.sharing.git_command import ask_git, git_failure, run_git
 from ropewalk.kernel.terminal_text import printable
 
 MARK = "# installed by `ropewalk hook install`"
@@ -41,8 +42,6 @@ def install(signed: tuple[str, ...]) -> None:
     The hook refuses pushes that rewrite or delete a log, or break the rules of envelopes. Signatures are checked with
     `git verify-commit`: set gpg.ssh.allowedSignersFile in the repository.
     """
-    from ropewalk.gitlog.sharing.git_command import ask_git, run_git
-
     place = here()
     path = place.git_dir / "hooks" / "pre-receive"
     other = run_git(place.git_dir, "config", "--get", "core.hooksPath").stdout.decode().strip()
@@ -72,7 +71,6 @@ def install(signed: tuple[str, ...]) -> None:
 @hook.command("run", "ropewalk hook run < updates  # in hooks/pre-receive")
 def run() -> None:
     """Check the refs of a push, one `<old> <new> <ref>` per line of stdin, as in pre-receive. Exit 6 if refused."""
-    from ropewalk.gitlog.sharing.git_command import git_failure, run_git
     from ropewalk.gitlog.sharing.receive import check_push, parse_updates
 
     asked = run_git(absolute(Path(os.environ.get("GIT_DIR", "."))), "config", "--get-all", SIGNED)

@@ -13,7 +13,10 @@ from ropewalk.cli.common.command import command, emit, say
 from ropewalk.cli.common.locations import here, login
 from ropewalk.cli.common.options import flag
 from ropewalk.cli.git.events import opened
+from ropewalk.cli.init import prepare
+from ropewalk.disk.repository_paths import make_repository
 from ropewalk.errors import Conflict, Unavailable
+from ropewalk.gitlog.sharing.git_command import ask_git
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
@@ -28,11 +31,8 @@ if TYPE_CHECKING:
 @flag("--bare", "Clone without a work tree.")
 def clone(url: str, folder: str | None, bare: bool) -> None:
     """Clone the repository at URL with its logs into the new folder DIR (default: the last part of URL)."""
-    from ropewalk.cli.init import prepare
-    from ropewalk.disk.repository_paths import make_repository
     from ropewalk.gitlog.repository.opening import open_place
     from ropewalk.gitlog.sharing.exchange import pull as exchange
-    from ropewalk.gitlog.sharing.git_command import ask_git
 
     options = ["--bare"] if bare else []
     if folder is None:

@@ -13,6 +13,9 @@ from ropewalk.cli.common.command import emit, group, parse_input, write_output, 
 from ropewalk.cli.common.locations import here, sealing_key, signing_key
 from ropewalk.cli.common.options import flag, option, required, together
 from ropewalk.cli.common.tls_options import tls_files, tls_options
+from ropewalk.cli.ledger.append import answer_lines, receipt_line
+from ropewalk.cli.ledger.channel import open_for_append
+from ropewalk.kernel import jcs
 
 if TYPE_CHECKING:
     from ropewalk.ledger.mailbox.enclave import EnclaveKey
@@ -46,7 +49,6 @@ def offer(key: str, enclave_ref: str, output: str) -> None:
     wraps its report, and `ledger envelope --class CapabilityAdvertisement --type transport.capability --payload
     offer.json --evidence evidence.json` makes the advertisement.
     """
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.mailbox.enclave import offer_payload
 
     made = _key(key, enclave_ref).offer
@@ -102,8 +104,6 @@ def seal(advertisement: str, trust: str, nonce: str | None, channel: str, file: 
 @flag("--stop-on-error", "With --jsonl: stop at the first rejected line (slower: one block per line).")
 def append(key: str, enclave_ref: str, channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     """Open sealed envelopes inside the enclave, and append them as `ledger append` does."""
-    from ropewalk.cli.ledger.append import answer_lines, receipt_line
-    from ropewalk.cli.ledger.channel import open_for_append
     from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.mailbox.enclave import SEALED_BYTES_MAX
     from ropewalk.ledger.mailbox.enclave_channel import DecryptingLog
@@ -152,8 +152,6 @@ def bridge(
     An anchor names height, Merkle root and hash of a block, with evidence of the enclave. Blocks that were sealed
     before and have no anchor get one, too.
     """
-    from ropewalk.cli.ledger.append import answer_lines
-    from ropewalk.cli.ledger.channel import open_for_append
     from ropewalk.cli.ledger.remote.remote import attest_by
     from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.mailbox.anchoring import anchor_blocks
@@ -184,7 +182,6 @@ def bridge(
 @required("--trust", "F", "Trust file: public signer, roots and measurements.")
 def check_anchor_command(anchor: str, inner: str, trust: str) -> None:
     """Verify offline that an anchor in a public channel leads to a block of an enclave."""
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.block.block import BlockRecord, parse_record
     from ropewalk.ledger.mailbox.enclave_bridge import check_anchor
     from ropewalk.ledger.proof.proof import parse_proof

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import subprocess
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ropewalk.cli.common.command import answer_line, command, counting, emit, parse_input, say
+from ropewalk.cli.common.hangup import Hangup
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_key
 from ropewalk.cli.common.options import flag, option, repeated, required, together
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.cli.common.tls_options import address_option, tls_files, tls_options
+from ropewalk.cli.ledger.append import LINE_BYTES_MAX, answer_lines, check_envelope, receipt_line
+from ropewalk.cli.ledger.channel import channel_keys
+from ropewalk.errors import Conflict, InvalidJson, RopewalkError, Unavailable
+from ropewalk.kernel import jcs
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    from ropewalk.errors import RopewalkError
     from ropewalk.kernel.keys import SigningKey
     from ropewalk.ledger.remote.negotiate import Attest
     from ropewalk.ledger.remote.replica import ChannelPullResult
@@ -120,11 +128,6 @@ def attest_by(command: str | None) -> Attest | None:
     """Return what asks a command for evidence: report data in hex on its stdin, the evidence as JSON on its stdout."""
     if command is None:
         return None
-    import shlex
-    import subprocess
-
-    from ropewalk.errors import InvalidJson, Unavailable
-    from ropewalk.kernel import jcs
 
     def attest(report_data: bytes) -> dict[str, jcs.Json]:
         try:
@@ -151,9 +154,7 @@ def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
     For a replica, whose keys are on another machine, it returns the key of the repository. Keys that need a passphrase
     or PIN are opened at once: a service that lacks it fails when it starts, not at its first append.
     """
-    from ropewalk.cli.ledger.channel import channel_keys
     from ropewalk.disk import key_files
-    from ropewalk.errors import Conflict, RopewalkError, Unavailable
     from ropewalk.ledger.channel.settings import channels
 
     context = click.get_current_context()
@@ -231,8 +232,6 @@ def _connection(options: dict[str, Any], *, patient: bool = False, single: bool 
 
     Of several servers none is waited for: the others are there.
     """
-    from click.core import ParameterSource
-
     from ropewalk.ledger.proof.trust import parse_trust
 
     files = tls_files(options, "--server-ca")
@@ -285,8 +284,6 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
     No local repository is needed. After a lost connection, envelopes without an answer are sent again; an envelope that
     was recorded before gives its first receipt.
     """
-    from ropewalk.cli.ledger.append import LINE_BYTES_MAX, answer_lines, check_envelope, receipt_line
-
     if jsonl:
         with ExitStack() as stack:
             code = answer_lines(
@@ -333,7 +330,6 @@ def pull(urls: tuple[str, ...], channel: str, follow: bool, every: float, forks:
     Several URLs are sources of one channel: the longest history is fetched first, and the newest block of each of the
     others is compared with it. A source that cannot be reached is passed over.
     """
-    from ropewalk.cli.common.hangup import Hangup
     from ropewalk.ledger.remote.replica import pull_channel, pull_from
 
     home = here().home
@@ -372,9 +368,6 @@ def _reach(
     stack: ExitStack,
 ) -> None:
     """Connect at once to all sources that are not connected yet."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from ropewalk.errors import RopewalkError
 
     def connect(url: str) -> RemoteChannel | RopewalkError:
         try:

@@ -13,7 +13,9 @@ from ropewalk.cli.common.command import MARKS, command, emit, parse_input, progr
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, flag, option, required
 from ropewalk.cli.common.verdict import no_trust_option, verdict_name
-from ropewalk.cli.ledger.channel import channel_key
+from ropewalk.cli.ledger.channel import channel_key, channel_keys
+from ropewalk.disk.repository_paths import make_repository
+from ropewalk.errors import NotFound, Unavailable
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -146,7 +148,6 @@ def retain(
     and, for a channel with witnesses, its blocks are under a witnessed head. A summary block in the channel records the
     range and its root. Only closed segments are dropped, so a channel below 64 MiB does not change.
     """
-    from ropewalk.cli.ledger.channel import channel_keys
     from ropewalk.ledger.archive.retain import retain_channel
 
     if (keep_blocks is None) == (keep_days is None):
@@ -200,7 +201,6 @@ def restore(
     With --drill, rebuild, prove and replay the channel in a temporary folder and, if the repository has it, compare it
     block by block. Exit 5 if something differs, or if neither a trust file nor a live channel confirms the key.
     """
-    from ropewalk.disk.repository_paths import make_repository
     from ropewalk.ledger.archive.cold import cold_store
     from ropewalk.ledger.archive.restore import restore_channel
     from ropewalk.ledger.proof.trust import parse_trust
@@ -231,7 +231,6 @@ def restore(
 
 
 def _drill(source: Path, channel: str, record: str | None, no_trust: bool, **options: Any) -> None:
-    from ropewalk.errors import NotFound, Unavailable
     from ropewalk.ledger.archive.drill import record_drill, run_drill
     from ropewalk.ledger.channel.settings import FOLDER, channels
 

@@ -9,6 +9,7 @@ import click
 from ropewalk.cli.common.command import emit, group, write_result
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option, required
+from ropewalk.cli.ledger.channel import channel_key, now_text, open_sealing
 
 
 @group(
@@ -43,7 +44,6 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
 
     The tombstone is also appended to the channel, as an event of the type ledger.tombstone.
     """
-    from ropewalk.cli.ledger.channel import channel_key, now_text, open_sealing
     from ropewalk.ledger.channel.channel import current_policy
     from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
     from ropewalk.ledger.envelope.envelope import build

@@ -10,6 +10,7 @@ import click
 from ropewalk.cli.common.command import command, emit, parse_input, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import channel_option, flag, option
+from ropewalk.disk.repository_paths import find_repository
 
 if TYPE_CHECKING:
     from ropewalk.ledger.channel.repair import RepairResult
@@ -44,7 +45,6 @@ def repair(
     blocks are still lost, nothing is changed unless --accept-loss is given: exit 5. Blocks in a cold tier that cannot
     be reached are never given up: exit 7.
     """
-    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.channel.repair import repair_channel
     from ropewalk.ledger.proof.trust import parse_trust
 

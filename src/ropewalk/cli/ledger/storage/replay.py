@@ -23,6 +23,7 @@ from ropewalk.cli.common.command import (
 )
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.common.options import channel_option, flag, option, required
+from ropewalk.kernel import jcs
 
 if TYPE_CHECKING:
     from ropewalk.ledger.replay.reducers import Reducer
@@ -74,7 +75,6 @@ def replay(
     output: str | None,
 ) -> None:
     """Verify every block, fold its events into a state, compare recorded snapshots, and print the state's root."""
-    from ropewalk.kernel import jcs
     from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.ledger.replay.channel_replay import replay_signing
 

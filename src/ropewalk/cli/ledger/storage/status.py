@@ -9,6 +9,7 @@ from ropewalk.cli.common.command import command, emit, say
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.options import option
 from ropewalk.cli.ledger.lifecycle import notice_line, version_rows
+from ropewalk.errors import RopewalkError
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def status(channel: str | None) -> None:
 
 
 def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
-    from ropewalk.errors import RopewalkError
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.evidence.settings import read_evidence
     from ropewalk.ledger.keys.rotate import key_notices
