@@ -42,7 +42,7 @@ def init(folder: str, name: str) -> None:
 @pki.command("issue", "ropewalk pki issue server --host 127.0.0.1", "ropewalk pki issue ada --days 7")
 @click.argument("name")
 @repeated("--host hosts", "H", "Name or address of a server; repeatable. None: a client.")
-@option("--days", "N", "Days until it expires, at most 365.", default=DAYS, show_default=True)
+@option("--days", "N", "Days until it expires, at most 365.", default=DAYS)
 @dir_option
 def issue(name: str, hosts: tuple[str, ...], days: int, folder: str) -> None:
     """Issue a certificate for NAME and write DIR/NAME: cert.pem, key.pem, ca.pem and crl.pem.

@@ -7,10 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-
 from ropewalk.cli.common.command import command, emit, parse_input, say, session
-from ropewalk.cli.common.options import flag, option
+from ropewalk.cli.common.options import flag, integer, option
 from ropewalk.errors import Invalid, Unverified
 from ropewalk.kernel import jcs
 
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
 )
 @option("--policy", "P", "Policy file, or module:function of an envelope (default: none).")
 @option("--events", "F", 'Events to draw from, one {"type","payload"} per line (default: samples).')
-@option("--seed", "N", "First seed (default: 0). With --seed alone, one world runs.", type=click.IntRange(0))
-@option("--worlds", "N", "Number of worlds (default: 100).", type=click.IntRange(1))
+@integer("--seed", "N", "First seed (default: 0). With --seed alone, one world runs.")
+@integer("--worlds", "N", "Number of worlds (default: 100).", least=1)
 @flag("--strange", "Also offer payloads with members missing or of another type; the policy may deny them.")
 @flag("--any-order", "Require the same state for every order of the events.")
 def simulate(

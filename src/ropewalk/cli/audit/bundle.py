@@ -13,7 +13,7 @@ import click
 from ropewalk import __version__
 from ropewalk.cli.common.command import MARKS, emit, group, parse_input, progress, say, session, write_output
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
-from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated, required
+from ropewalk.cli.common.options import channel_option, choice, flag, integer, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.errors import Conflict, Forked, NotFound, RangeExceeded, Unverified, locate
@@ -44,10 +44,10 @@ def bundle() -> None:
     "ropewalk bundle export --channel audit --anchor public/checkpoint -o audit.tar.zst",
 )
 @channel_option
-@option("--from start", "N", "First height to export.", type=click.IntRange(0), default=0)
-@option("--to end", "N", "Last height to export (default: the head).", type=click.IntRange(0))
+@integer("--from start", "N", "First height to export.", default=0)
+@integer("--to end", "N", "Last height to export (default: the head).")
 @required("-o --output", "X.tar.zst", "Output file.")
-@option("--chunk", "N", "Write one file per N blocks (default: one file).", type=click.IntRange(1))
+@integer("--chunk", "N", "Write one file per N blocks (default: one file).", least=1)
 @option("--created-at", "TEXT", "Time in the manifest (default: that of the last block).")
 @repeated(
     "--anchor anchors",
@@ -187,23 +187,15 @@ def inspect(file: str) -> None:
 @repeated(
     "--witness witnesses", "VKEY|F", "Trusted witness key, or a file with one key per line; repeatable."
 )
-@option(
-    "--threshold",
-    "N",
-    "Minimum number of named witnesses that must have signed an anchor.",
-    type=click.IntRange(0),
-)
+@integer("--threshold", "N", "Minimum number of named witnesses that must have signed an anchor.")
 @option(
     "--channel", "C", "Channel that the bundle must be of; a trust file names keys, which may seal several."
 )
 @option("--report", "R.html", "Also write an HTML report.")
 @flag("--deep", "Also check every envelope: signature, version, evidence.")
 @option("--policy", "F", "Policy of the blocks: with --deep, also check every envelope against it.")
-@option(
-    "--max-bytes",
-    "N",
-    "Maximum unpacked size (default: 64 GiB or 1,000 times the compressed size).",
-    type=click.IntRange(1),
+@integer(
+    "--max-bytes", "N", "Maximum unpacked size (default: 64 GiB or 1,000 times the compressed size).", least=1
 )
 @allow_partly_option
 def verify(

@@ -11,7 +11,7 @@ import click
 
 from ropewalk.cli.common.command import command, counting, parse_input, read_input, session
 from ropewalk.cli.common.locations import here, key_folder
-from ropewalk.cli.common.options import flag, option, repeated
+from ropewalk.cli.common.options import flag, integer, option, repeated
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, format_report, no_trust_option
 from ropewalk.errors import RopewalkError
 
@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     "VKEY|F",
     "With a checkpoint, bundle or C2SP receipt: a witness's key, or a file with keys, one a line; repeatable.",
 )
-@option(
+@integer(
     "--threshold",
     "N",
     "With a checkpoint, bundle or C2SP receipt: fail unless so many of the witnesses named have signed.",
-    type=click.IntRange(0),
 )
 @option("--old", "F", "With a checkpoint: an older one, which it must extend.")
 @option("--tiles", "DIR", "With a checkpoint: the published folder; default: the one it lies in.")

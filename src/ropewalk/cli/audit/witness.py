@@ -10,7 +10,7 @@ import click
 
 from ropewalk.cli.common.command import emit, group, parse_input, say, session, write_output
 from ropewalk.cli.common.locations import cosigning_key
-from ropewalk.cli.common.options import option, required
+from ropewalk.cli.common.options import decimal, integer, option, required
 from ropewalk.errors import SigInvalid, locate
 from ropewalk.kernel.terminal_text import printable
 
@@ -149,17 +149,8 @@ def show(folder: str) -> None:
 )
 @click.argument("folder", metavar="[DIR]", default=".")
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
-@option(
-    "--port", "P", "Port; 0 takes a free one.", type=click.IntRange(0, 65535), default=7490, show_default=True
-)
-@option(
-    "--rate",
-    "N",
-    "Requests a second of one address; twice as many at once.",
-    type=click.FloatRange(0, min_open=True),
-    default=10.0,
-    show_default=True,
-)
+@integer("--port", "P", "Port; 0 takes a free one.", most=65535, default=7490)
+@decimal("--rate", "N", "Requests a second of one address; twice as many at once.", above=0, default=10.0)
 @option("--tls-cert", "F", "Certificate of the server (PEM).")
 @option("--tls-key", "F", "Key of the certificate (PEM).")
 def serve(folder: str, host: str, port: int, rate: float, tls_cert: str | None, tls_key: str | None) -> None:

@@ -28,6 +28,20 @@ def repeated(names: str, metavar: str, help_line: str, **more: Any) -> Callable[
     return option(names, metavar, help_line, multiple=True, **more)
 
 
+def integer(
+    names: str, metavar: str, help_line: str, *, least: int = 0, most: int | None = None, **more: Any
+) -> Callable[[F], F]:
+    """Return an option that takes a whole number, by default any that is not negative."""
+    return option(names, metavar, help_line, type=click.IntRange(least, most), **more)
+
+
+def decimal(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
+    """Return an option that takes a number `above` a bound, or from `least` (default: 0) to `most`."""
+    above, least, most = (more.pop(bound, None) for bound in ("above", "least", "most"))
+    numbers = click.FloatRange(least or 0, most) if above is None else click.FloatRange(above, min_open=True)
+    return option(names, metavar, help_line, type=numbers, **more)
+
+
 def choice(names: str, values: Sequence[str], help_line: str, **more: Any) -> Callable[[F], F]:
     """Return an option that takes one of some values."""
     return click.option(*names.split(), type=click.Choice(values), help=help_line, **more)

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-import click
-
 from ropewalk.cli.common.command import emit_line, parse_input, say
-from ropewalk.cli.common.options import option, together
+from ropewalk.cli.common.options import integer, together
 from ropewalk.errors import Invalid
 from ropewalk.kernel.terminal_text import printable
 
@@ -24,18 +22,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 def connection_options(connections: int) -> Callable[[F], F]:
     """Return the options that limit the connections of a server."""
     return together(
-        option(
+        integer(
             "--max-connections",
             "N",
             "Maximum number of clients that are connected at once.",
-            type=click.IntRange(1, 100_000),
+            least=1,
+            most=100_000,
             default=connections,
         ),
-        option(
+        integer(
             "--max-per-address",
             "N",
             "Maximum number of clients of one address. Default: half of --max-connections, at least 16.",
-            type=click.IntRange(1, 100_000),
+            least=1,
+            most=100_000,
         ),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import answer_line, command, emit, emit_line, fail, say, session
-from ropewalk.cli.common.options import flag, option
+from ropewalk.cli.common.options import flag, integer, option
 from ropewalk.cli.git.events import opened, receipt_line, short
 from ropewalk.errors import RopewalkError, Unavailable, Usage
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
@@ -45,13 +45,7 @@ def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
 )
 @log_options
 @option("--old", "COMMIT", "Compare with the history of this commit (default: the head seen last).")
-@option(
-    "--limit",
-    "N",
-    "Maximum number of events to show per side; all are counted.",
-    type=click.IntRange(min=0),
-    default=ROWS_DEFAULT,
-)
+@integer("--limit", "N", "Maximum number of events to show per side; all are counted.", default=ROWS_DEFAULT)
 @flag("--jsonl", "Print the lost events, one per line, ready to append.")
 def diff(ns: str | None, topic: str | None, old: str | None, limit: int, jsonl: bool) -> None:
     """Show where the history seen before and the current one diverge, and the events only one of them has."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import command, emit, say
-from ropewalk.cli.common.options import option, repeated
+from ropewalk.cli.common.options import integer, option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.git.events import event_json, event_line, opened, short, since_ms, suggesting_names
 from ropewalk.errors import NotFound
@@ -53,7 +53,7 @@ def show(name: str) -> None:
 @repeated("--ns namespaces", "NS", "Show only this namespace; repeatable.")
 @option("--env", "ENV", "Show only events of this environment.")
 @option("--since", "SPAN", "Show only newer events: 2d, 3h, 30m, today, yesterday, or a date.")
-@option("--limit", "N", "Maximum number of events.", type=click.IntRange(min=1), default=50)
+@integer("--limit", "N", "Maximum number of events.", least=1, default=50)
 def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: int) -> None:
     """List recorded events, newest first."""
     with opened() as log, suggesting_names(log, SHIPLOG):

@@ -9,7 +9,7 @@ import click
 
 from ropewalk.cli.common.command import drop_output, emit, emit_line, group, parse_input, session
 from ropewalk.cli.common.hangup import Hangup
-from ropewalk.cli.common.options import flag, option, repeated, required
+from ropewalk.cli.common.options import flag, integer, option, repeated, required
 from ropewalk.cli.git.events import (
     event_json,
     event_line,
@@ -99,7 +99,7 @@ def read(ns: str, since: str | None, limit: int) -> None:
 
 @shiplog.command("tail", "ropewalk shiplog tail --ns deploy --ns governance --follow")
 @repeated("--ns namespaces", "NS", "Namespace; repeatable.", required=True)
-@option("--limit-per-ns", "N", "Number of events per namespace.", type=click.IntRange(min=1), default=10)
+@integer("--limit-per-ns", "N", "Number of events per namespace.", least=1, default=10)
 @flag("--follow", "Keep running, and print new events as they arrive.")
 def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:
     """Print the newest events of several namespaces, interleaved."""

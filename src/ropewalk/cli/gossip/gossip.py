@@ -21,7 +21,7 @@ from ropewalk.cli.common.command import (
     write_output,
 )
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
-from ropewalk.cli.common.options import choice, flag, option, required
+from ropewalk.cli.common.options import choice, decimal, flag, integer, option, required
 from ropewalk.cli.common.suggest import describe_new
 from ropewalk.cli.common.verdict import end_with_report, format_report
 from ropewalk.errors import NotFound, Usage
@@ -177,12 +177,7 @@ def pending_ls(topic: str | None) -> None:
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @topic_option
 @flag("--all everything", "Drop all of them.")
-@option(
-    "--older-than",
-    "DAYS",
-    "Drop those that have waited for more than so many days.",
-    type=click.FloatRange(min=0),
-)
+@decimal("--older-than", "DAYS", "Drop those that have waited for more than so many days.")
 def pending_drop(ids: tuple[str, ...], topic: str | None, everything: bool, older_than: float | None) -> None:
     """Drop messages that wait for their parents. A peer that still has them can send them again."""
     if (bool(ids), everything, older_than is not None).count(True) != 1:
@@ -258,7 +253,7 @@ def _whole(log: GossipLog, signed: SignedMessage) -> dict[str, Any]:
 @topic_option
 @flag("--graph", "Draw the graph of messages and parents, newest first.")
 @flag("--reverse", "Newest first.")
-@option("--limit", "N", "At most N messages.", type=click.IntRange(1))
+@integer("--limit", "N", "At most N messages.", least=1)
 @flag("--follow", "Also print messages as they arrive, until interrupted.")
 def log(topic: str | None, graph: bool, reverse: bool, limit: int | None, follow: bool) -> None:
     """Print the messages by clock, so that each comes after its parents.

@@ -12,7 +12,7 @@ import click
 
 from ropewalk.cli.common.command import command, emit, say, session
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.options import choice, flag, option, repeated, required
+from ropewalk.cli.common.options import choice, decimal, flag, integer, option, repeated, required
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.gossip.gossip import PROFILES, open_here, say_new_topic, topic_option
 from ropewalk.errors import RopewalkError
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 PEERS_MAX = 64
 
-idle_option = option(
+idle_option = decimal(
     "--idle",
     "SECONDS",
     "Disconnect from a peer that makes no progress for this many seconds.",
-    type=click.FloatRange(min=0.05),
+    least=0.05,
     default=IDLE_S,
 )
 
@@ -137,7 +137,7 @@ async def _shown(log: GossipLog, work: Any) -> Any:
 )
 @required("--topic", "TOPIC", "The log; made if it is new.")
 @option("--host", "HOST", "The address to listen on.", default="127.0.0.1")
-@required("--port", "P", "Port; 0 takes a free one.", type=click.IntRange(0, 65535))
+@integer("--port", "P", "Port; 0 takes a free one.", most=65535, required=True)
 @repeated("--peer upstreams", "URL", "Stay connected to this peer. May be repeated.")
 @choice("--profile", PROFILES, "The wire profile of a new topic; default v0.13.")
 @idle_option

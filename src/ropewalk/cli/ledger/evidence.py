@@ -9,7 +9,7 @@ import click
 
 from ropewalk.cli.common.command import MARKS, emit, group, parse_input, read_input, say
 from ropewalk.cli.common.locations import here, signing_key
-from ropewalk.cli.common.options import channel_option, option, repeated, required
+from ropewalk.cli.common.options import channel_option, integer, option, repeated, required
 from ropewalk.cli.ledger.channel import WRITER_WAIT_S, channel_keys, now_text, read_channel
 from ropewalk.cli.ledger.evidence_report import (
     collateral_options,
@@ -84,11 +84,8 @@ for _command in (report_data, wrap, provenance):
     "FILE",
     "Trusted verification key of Groth16 proofs, as snarkjs exports it; repeatable.",
 )
-@option(
-    "--max-age",
-    "SECONDS",
-    "Maximum age of a document, report or provenance (default: unlimited).",
-    type=click.IntRange(1),
+@integer(
+    "--max-age", "SECONDS", "Maximum age of a document, report or provenance (default: unlimited).", least=1
 )
 @reason_option
 @proposal_options

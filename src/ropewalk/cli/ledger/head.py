@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ropewalk.cli.common.command import command, emit
-from ropewalk.cli.common.options import channel_option, flag, option
+from ropewalk.cli.common.options import channel_option, flag, integer
 from ropewalk.cli.ledger.channel import channel_key, read_channel
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
 
@@ -19,11 +19,10 @@ from ropewalk.cli.ledger.publish import host_option, warn_default_host
 @channel_option
 @flag("--note", "Print the head signed, as a C2SP note over the block headers.")
 @host_option
-@option(
+@integer(
     "--old",
     "N",
     "With --note: print a request to a witness that has cosigned N blocks, with the consistency proof.",
-    type=click.IntRange(0),
 )
 def head(channel: str, note: bool, host: str, old: int | None) -> None:
     """Print the head of a channel: height, block hash, number of envelopes.

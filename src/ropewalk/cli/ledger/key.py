@@ -11,7 +11,7 @@ import click
 
 from ropewalk.cli.common.command import command, emit, group, parse_input, say, write_result
 from ropewalk.cli.common.locations import here, key_folder, key_folders, signing_key
-from ropewalk.cli.common.options import channel_option, option, repeated, required, together
+from ropewalk.cli.common.options import channel_option, decimal, option, repeated, required, together
 from ropewalk.cli.ledger.channel import channel_keys, read_approvals, read_channel
 from ropewalk.cli.ledger.proposal import describe_proposal, named_keys, write_proposal
 from ropewalk.errors import Conflict, Invalid, NotFound
@@ -101,11 +101,11 @@ def show(channel: str) -> None:
 @channel_option
 @required("--to", "NAME", "New key; create it with `ropewalk key new`.")
 @since_option
-@option(
+@decimal(
     "--overlap-days",
     "N",
     "Days in which the old key stays valid next to the new one.",
-    type=click.FloatRange(0, 36_525),
+    most=36_525,
     default=0.0,
 )
 @proposal_options

@@ -22,7 +22,7 @@ from ropewalk.cli.common.command import (
     write_output,
 )
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
-from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated, required
+from ropewalk.cli.common.options import channel_option, choice, flag, integer, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.cli.ledger.channel import find_parent, now_text, read_channel, version_for
 from ropewalk.errors import NotFound, RopewalkError
@@ -217,8 +217,8 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
     "ropewalk ledger read --channel audit --cbor > audit.cbor",
 )
 @channel_option
-@option("--from start", "N", "First height to print.", type=click.IntRange(0), default=0)
-@option("--to end", "N", "Last height to print (default: the head).", type=click.IntRange(0))
+@integer("--from start", "N", "First height to print.", default=0)
+@integer("--to end", "N", "Last height to print (default: the head).")
 @flag("--cbor", "Write the envelopes as a CBOR sequence (RFC 8742), and nothing else.")
 def read(channel: str, start: int, end: int | None, cbor: bool) -> None:
     """Print blocks with their envelopes, oldest first.

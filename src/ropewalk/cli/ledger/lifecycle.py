@@ -10,7 +10,7 @@ import click
 
 from ropewalk.cli.common.command import emit, group, progress, read_input, say, write_output
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
-from ropewalk.cli.common.options import flag, option, repeated, required
+from ropewalk.cli.common.options import flag, integer, option, repeated, required
 from ropewalk.cli.ledger.channel import (
     channel_key,
     channel_keys,
@@ -70,12 +70,7 @@ def show() -> None:
 @click.argument("version")
 @click.argument("stage", type=click.Choice(STAGES))
 @option("--sunset", "TIME", "Time in RFC 3339, UTC, from which new envelopes of this version are rejected.")
-@option(
-    "--grace-days",
-    "N",
-    "Days after the sunset in which the version can still be read.",
-    type=click.IntRange(0),
-)
+@integer("--grace-days", "N", "Days after the sunset in which the version can still be read.")
 @option("--channel", "C", "Record the change in this channel, with who approved.")
 @option("--guide", "F", "Migration guide; its digest is recorded. Needed with --channel.")
 @option("--transcript", "ID", "Envelope id of the rehearsal to record (default: the newest in the channel).")
@@ -161,9 +156,7 @@ def _documents(channel: str, version: str, guide: str | None, transcript: str | 
 @click.argument("version")
 @flag("--downgrade", "Rehearse the way back: from the newest version to VERSION.")
 @option("--channel", "C", "Channel to replay (default: the only one).")
-@option(
-    "--reducer", "R", "Reducer that folds the state, or module:function.", default="counts", show_default=True
-)
+@option("--reducer", "R", "Reducer that folds the state, or module:function.", default="counts")
 @option("--key", "NAME", "Key that signs (default: the channel's key; with -o, the key node).")
 @option("-o --output", "F", "Write the signed envelope to a file instead of appending it.")
 def rehearse(

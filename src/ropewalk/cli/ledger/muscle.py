@@ -44,7 +44,6 @@ def muscle() -> None:
     "R",
     "Program of the compatibility test: a built-in reducer or module:function.",
     default="counts",
-    show_default=True,
 )
 def publish(file: str, channel: str | None, evidence: str | None, reducer: str) -> None:
     """Verify the evidence of a muscle, test it with every version it supports, and record it in the channel.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ropewalk.cli.common.command import command, write_result
-from ropewalk.cli.common.options import channel_option, option, required
+from ropewalk.cli.common.options import channel_option, integer, option, required
 from ropewalk.cli.ledger.channel import channel_of, read_channel
 from ropewalk.errors import RangeExceeded
 
@@ -40,8 +40,8 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
 
 @command("consistency", "ropewalk ledger consistency --channel audit --old 100 --new 200 -o c.json")
 @channel_option
-@required("--old", "N", "Number of blocks of the older head.", type=click.IntRange(0))
-@required("--new", "N", "Number of blocks of the newer head.", type=click.IntRange(0))
+@integer("--old", "N", "Number of blocks of the older head.", required=True)
+@integer("--new", "N", "Number of blocks of the newer head.", required=True)
 @option("-o --output", "F", "Output file for the proof (default: stdout).", default="-")
 def consistency(channel: str, old: int, new: int, output: str) -> None:
     """Write the consistency proof that a newer head extends an older one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ropewalk.cli.common.command import emit, group, say
-from ropewalk.cli.common.options import channel_option, choice, flag, option, repeated
+from ropewalk.cli.common.options import channel_option, choice, flag, integer, repeated
 from ropewalk.cli.ledger.channel import channel_key, read_channel
 from ropewalk.cli.ledger.publish import host_option, warn_default_host
 from ropewalk.kernel import jcs
@@ -33,20 +33,19 @@ def witness() -> None:
 @channel_option
 @host_option
 @repeated("--witness pairs", "URL=VKEY", "A witness: its address and key; repeatable.")
-@option("--threshold", "N", "Cosignatures needed (default: all).", type=click.IntRange(1))
+@integer("--threshold", "N", "Cosignatures needed (default: all).", least=1)
 @choice(
     "--fail",
     ["open", "closed"],
     "Without witnesses: open appends on, closed refuses blocks beyond --max-unwitnessed.",
     default="open",
 )
-@option(
+@integer(
     "--max-unwitnessed",
     "N",
     "With --fail closed: blocks that may wait for cosignatures.",
-    type=click.IntRange(1),
+    least=1,
     default=100,
-    show_default=True,
 )
 @flag("--none drop", "Remove the witnesses of the channel.")
 def set_(

@@ -13,7 +13,7 @@ import click
 
 from ropewalk.cli.common.command import command, emit, read_input, say, session, write_output
 from ropewalk.cli.common.locations import NODE_KEY, key_folder
-from ropewalk.cli.common.options import option
+from ropewalk.cli.common.options import decimal, integer, option
 from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
 from ropewalk.cli.pipeline.running import Job, as_job, now_ms, source_option, spark_options, warehouse_option
 from ropewalk.disk.repository_paths import find_repository
@@ -42,7 +42,7 @@ key_option = option("--key key_name", "NAME", "Who signs.", default=NODE_KEY)
     help="Go on from the last snapshot, or fold every block and compare. Default: go on where the code is the same.",
 )
 @guard_option
-@option("--partitions", "N", "Hands; the roots are the same for any number.", type=click.IntRange(1))
+@integer("--partitions", "N", "Hands; the roots are the same for any number.", least=1)
 @spark_options
 @as_job("replay")
 def replay(
@@ -106,9 +106,9 @@ def _replay_line(each: Any) -> str:
 @warehouse_option
 @source_option
 @channels_option
-@option("--blocks", "N", "Per bundle.", type=click.IntRange(1), default=1_000)
-@option("--from start", "H", "The first block.", type=click.IntRange(0), default=0)
-@option("--to end", "H", "The last block; default: the head.", type=click.IntRange(0))
+@integer("--blocks", "N", "Per bundle.", least=1, default=1_000)
+@integer("--from start", "H", "The first block.", default=0)
+@integer("--to end", "H", "The last block; default: the head.")
 @key_option
 @spark_options
 @as_job("export")
@@ -143,7 +143,7 @@ def export(job: Job, channels: str | None, blocks: int, start: int, end: int | N
 @warehouse_option
 @source_option
 @channels_option
-@option("--blocks", "N", "Per summary.", type=click.IntRange(2), default=1_000)
+@integer("--blocks", "N", "Per summary.", least=2, default=1_000)
 @key_option
 @spark_options
 @as_job("compact")
@@ -173,11 +173,11 @@ def compact(job: Job, channels: str | None, blocks: int) -> None:
 @source_option
 @channels_option
 @option("--freshness-s", "N", "How old evidence may be.", type=float, default=86_400.0)
-@option(
+@decimal(
     "--window-s",
     "N",
     "Count failures and policy mismatches in blocks sealed within this many seconds before now.",
-    type=click.FloatRange(0, min_open=True),
+    above=0,
     default=86_400.0,
 )
 @option("--trust", "F", "Judge evidence by this trust file; default: each channel's own settings.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import emit, emit_line, group, parse_input, say, session, write_output
-from ropewalk.cli.common.options import choice, flag, option
+from ropewalk.cli.common.options import choice, flag, integer, option
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
@@ -76,7 +76,7 @@ def pipeline() -> None:
     "--progress/--no-progress", default=None, help="Show rows and rows/s on stderr; default: on a terminal."
 )
 @flag("--delta", "Keep Delta logs of the tables from now on; needs the extra delta.")
-@option("--batch-rows", "N", "Rows a batch, about.", type=click.IntRange(1), default=500_000)
+@integer("--batch-rows", "N", "Rows a batch, about.", least=1, default=500_000)
 @spark_options
 @as_job("ingest")
 def ingest(
@@ -230,7 +230,7 @@ def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
 @pipeline.command("status", "ropewalk pipeline status --warehouse ./tables")
 @warehouse_option
 @source_option
-@option("--limit", "N", "Only the newest.", type=click.IntRange(1), default=20)
+@integer("--limit", "N", "Only the newest.", least=1, default=20)
 def status(warehouse: Path, source: Path | None, limit: int) -> None:
     """What ran, over which ranges, with which roots and rates, and how far the source has grown since."""
     from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -354,7 +354,7 @@ def _table_line(table: dict[str, Any], width: int) -> str:
 )
 @warehouse_option
 @click.argument("query")
-@option("--limit", "N", "Maximum number of rows.", type=click.IntRange(1), default=1_000)
+@integer("--limit", "N", "Maximum number of rows.", least=1, default=1_000)
 @choice(
     "--engine",
     ("auto", "duckdb", "spark"),

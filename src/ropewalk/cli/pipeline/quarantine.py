@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from ropewalk.cli.common.command import emit, group
-from ropewalk.cli.common.options import option
+from ropewalk.cli.common.options import integer
 from ropewalk.cli.pipeline.running import (
     Job,
     as_job,
@@ -30,7 +28,7 @@ def quarantine() -> None:
 
 @quarantine.command("ls", "ropewalk pipeline quarantine ls --warehouse ./tables")
 @warehouse_option
-@option("--limit", "N", "Maximum number of rows.", type=click.IntRange(1), default=100)
+@integer("--limit", "N", "Maximum number of rows.", least=1, default=100)
 def list_rejected(warehouse: Path, limit: int) -> None:
     """List the rows of `events_rejected` with the reason of each."""
     from ropewalk.pipeline.tables.duck import ask_duckdb

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from ropewalk.cli.common.command import command, emit_line, fail, say, session
-from ropewalk.cli.common.options import option
+from ropewalk.cli.common.options import integer
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.pipeline.running import cache_folder, warehouse_option
 from ropewalk.errors import RopewalkError, Usage
@@ -90,7 +90,7 @@ class SqlShell:
     "ropewalk pipeline shell --warehouse ./tables --json < queries.sql",
 )
 @warehouse_option
-@option("--limit", "N", "Maximum number of rows.", type=click.IntRange(1), default=1_000)
+@integer("--limit", "N", "Maximum number of rows.", least=1, default=1_000)
 def shell(warehouse: Path, limit: int) -> None:
     """Ask the tables with SQL in a prompt, or run statements from stdin. DuckDB answers; no Java is started.
 

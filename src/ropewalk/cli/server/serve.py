@@ -16,7 +16,7 @@ import click
 
 from ropewalk.cli.common.command import command, emit_line, parse_input, say, session
 from ropewalk.cli.common.locations import here, login, named_writer, sealing_key, signing_key
-from ropewalk.cli.common.options import choice, flag, option, repeated
+from ropewalk.cli.common.options import choice, flag, integer, option, repeated
 from ropewalk.cli.common.tls_options import address_option
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.server.auth.rate_limit import RateLimiter
@@ -47,7 +47,7 @@ def need_server() -> None:
     "ropewalk serve --host 0.0.0.0 --auth auth.json --tls-cert cert.pem --tls-key key.pem",
 )
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
-@option("--port", "P", "Port; 0 takes a free one.", type=click.IntRange(0, 65535), default=PORT)
+@integer("--port", "P", "Port; 0 takes a free one.", most=65535, default=PORT)
 @option("--config", "FILE", "Settings of the server and of its watches, as JSON.")
 @option("--auth", "FILE", "Identities and rights; required unless HOST is loopback.")
 @option("--tls-cert", "F", "Certificate of the server (PEM).")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropewalk.cli.common.command import group, say
-from ropewalk.cli.common.options import option, repeated, required, together
+from ropewalk.cli.common.options import decimal, integer, option, repeated, together
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.git.events import opened
 
@@ -51,7 +51,7 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
     variable = f"; also ${envvar}" if envvar else ""
     return together(
         option("--host", "HOST", "Address to listen on.", default="127.0.0.1"),
-        required("--port", "P", "Port to listen on; 0 chooses a free one.", type=click.IntRange(0, 65535)),
+        integer("--port", "P", "Port to listen on; 0 chooses a free one.", most=65535, required=True),
         option("--token-file", "F", "Require the token in this file from clients."),
         repeated(
             "--origin origins",
@@ -64,21 +64,16 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
             default=None,
             help="Serve a live page for browsers at / (default: yes, unless a token is required).",
         ),
-        option(
+        integer(
             "--replay-limit",
             "N",
             f"Number of frames to keep for reconnecting clients{variable}.",
-            type=click.IntRange(1, 1_000_000),
+            least=1,
+            most=1_000_000,
             default=frames,
             envvar=envvar,
         ),
-        option(
-            "--replay-minutes",
-            "M",
-            "Maximum age of kept frames in minutes.",
-            type=click.FloatRange(min=0, min_open=True),
-            default=minutes,
-        ),
+        decimal("--replay-minutes", "M", "Maximum age of kept frames in minutes.", above=0, default=minutes),
         connection_options(CONNECTIONS_MAX),
     )
 

@@ -13,7 +13,7 @@ import click
 
 from ropewalk.cli.common.command import command, drop_output, emit, emit_line, say, session
 from ropewalk.cli.common.hangup import has_ended, output_pipe
-from ropewalk.cli.common.options import flag, option, repeated
+from ropewalk.cli.common.options import decimal, flag, integer, option, repeated
 from ropewalk.cli.common.serving import log_to_stderr, read_token
 from ropewalk.cli.git.events import short
 from ropewalk.cli.stream.serve import JOURNAL
@@ -34,21 +34,13 @@ if TYPE_CHECKING:
 @click.argument("url")
 @repeated("--ref refs", "PATTERN", "Refs below refs/gatos/ to subscribe to; repeatable.")
 @repeated("--topic topics", "PATTERN", "Topics to subscribe to; repeatable.")
-@option(
-    "--since-seq",
-    "N",
-    "First print kept frames after this one; 0 means all (default: only new frames).",
-    type=click.IntRange(0),
+@integer(
+    "--since-seq", "N", "First print kept frames after this one; 0 means all (default: only new frames)."
 )
-@option("--limit", "N", "Exit after N frames (default: no limit).", type=click.IntRange(1))
+@integer("--limit", "N", "Exit after N frames (default: no limit).", least=1)
 @flag("--jsonl", "Print one JSON object per line, as --json.")
 @option("--token-file", "F", "File with the token for the server.")
-@option(
-    "--patience",
-    "SECONDS",
-    "How long to retry a lost connection (default: no limit).",
-    type=click.FloatRange(min=0),
-)
+@decimal("--patience", "SECONDS", "How long to retry a lost connection (default: no limit).")
 def sub(
     url: str,
     refs: tuple[str, ...],

@@ -9,7 +9,7 @@ import click
 
 from ropewalk.cli.common.command import emit, group, parse_input
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.options import option, required
+from ropewalk.cli.common.options import integer, option, required
 from ropewalk.cli.ledger.remote.remote import keys_from_here, run_ledger_server
 from ropewalk.errors import Unverified
 
@@ -36,23 +36,23 @@ def mailbox() -> None:
 )
 @click.argument("folder", metavar="FOLDER")
 @required("--channel", "C", "Channel; it must exist.")
-@option(
+@integer(
     "--slots",
     "N",
     "Maximum number of waiting envelopes per sender; a sender may request fewer.",
-    type=click.IntRange(1, 4096),
+    least=1,
+    most=4096,
     default=SLOTS,
 )
-@option(
+@integer(
     "--slot-bytes",
     "BYTES",
     "Maximum size of an envelope as CBOR; a sender may request less.",
-    type=click.IntRange(64, 8 << 20),
+    least=64,
+    most=8 << 20,
     default=SLOT_BYTES,
 )
-@option(
-    "--burst", "N", "Maximum envelopes per second and sender (default: unlimited).", type=click.IntRange(1)
-)
+@integer("--burst", "N", "Maximum envelopes per second and sender (default: unlimited).", least=1)
 @option("--record", "C", "Record the negotiation of every session in this channel.")
 def serve(
     folder: str, channel: str, slots: int, slot_bytes: int, burst: int | None, record: str | None

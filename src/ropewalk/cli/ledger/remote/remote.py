@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from ropewalk.cli.common.command import answer_line, command, counting, emit, parse_input, say
 from ropewalk.cli.common.hangup import Hangup
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_key
-from ropewalk.cli.common.options import flag, option, repeated, required, together
+from ropewalk.cli.common.options import decimal, flag, integer, option, repeated, required, together
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.cli.common.tls_options import address_option, tls_files, tls_options
 from ropewalk.cli.ledger.append import LINE_BYTES_MAX, answer_lines, check_envelope, receipt_line
@@ -46,7 +46,7 @@ F = TypeVar("F", bound=Callable[..., Any])
     "ropewalk ledger serve --quic 0.0.0.0:7400 --grpc 0.0.0.0:7402 --tls pki/server",
 )
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
-@option("--port", "P", "Port of tls:// or tcp://; 0 chooses a free one.", type=click.IntRange(0, 65535))
+@integer("--port", "P", "Port of tls:// or tcp://; 0 chooses a free one.", most=65535)
 @option("--grpc", "HOST:PORT", "Serve gRPC, too; needs certificates.")
 @option("--quic", "HOST:PORT", "Serve QUIC (UDP), too; needs certificates.")
 @option(
@@ -63,7 +63,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 @flag("--append-only", "Allow clients to append only.")
 @flag("--read-only", "Allow clients to read only.")
 @option("--record", "C", "Record the negotiation of every session in this channel.")
-@option("--idle", "SECONDS", "Read timeout per message.", type=click.FloatRange(min=0.05), default=IDLE_S)
+@decimal("--idle", "SECONDS", "Read timeout per message.", least=0.05, default=IDLE_S)
 @connection_options(SESSIONS_MAX)
 def serve(
     host: str,
@@ -217,11 +217,10 @@ def _client_options(command: F) -> F:
             "Command that gets report data in hex on stdin and prints our evidence.",
         ),
         flag("--attested", "Refuse a server whose answer is not sealed by evidence that --trust accepts."),
-        option(
+        decimal(
             "--retry",
             "SECONDS",
             "How long to retry a lost connection; if given, the first connection is retried, too.",
-            type=click.FloatRange(min=0),
             default=RETRY_S,
         ),
     )(command)
@@ -309,9 +308,7 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
 )
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @flag("--follow", "Keep running and fetch new blocks; print a result whenever there are some.")
-@option(
-    "--every", "SECONDS", "With --follow: polling interval.", type=click.FloatRange(min=0.05), default=1.0
-)
+@decimal("--every", "SECONDS", "With --follow: polling interval.", least=0.05, default=1.0)
 @option(
     "--forks",
     "RULE",

@@ -11,7 +11,7 @@ import click
 
 from ropewalk.cli.common.command import MARKS, command, emit, parse_input, progress, say
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.options import channel_option, flag, option, required
+from ropewalk.cli.common.options import channel_option, decimal, flag, integer, option, required
 from ropewalk.cli.common.verdict import no_trust_option, verdict_name
 from ropewalk.cli.ledger.channel import channel_key, channel_keys
 from ropewalk.disk.repository_paths import make_repository
@@ -29,11 +29,8 @@ def _bar(label: str) -> Callable[[Lines, int], Lines]:
     return lambda lines, total: progress(lines, label, total)
 
 
-lock_option = option(
-    "--lock-days",
-    "N",
-    "With s3://: lock each object for N days (Object Lock, compliance mode).",
-    type=click.FloatRange(0, min_open=True),
+lock_option = decimal(
+    "--lock-days", "N", "With s3://: lock each object for N days (Object Lock, compliance mode).", above=0
 )
 
 
@@ -46,9 +43,9 @@ lock_option = option(
 @channel_option
 @required("--to", "DIR|s3://BUCKET/PREFIX", "Where archives go; each channel gets a subfolder.")
 @lock_option
-@option("--keep-blocks", "N", "Do not archive the last N blocks.", type=click.IntRange(0))
-@option("--keep-days", "M", "Do not archive blocks of the last M days.", type=click.FloatRange(0))
-@option("--before", "HEIGHT", "Archive only blocks below this height.", type=click.IntRange(0))
+@integer("--keep-blocks", "N", "Do not archive the last N blocks.")
+@decimal("--keep-days", "M", "Do not archive blocks of the last M days.")
+@integer("--before", "HEIGHT", "Archive only blocks below this height.")
 def archive(
     channel: str,
     to: str,
@@ -100,8 +97,8 @@ def _archived_lines(done: ArchiveResult) -> list[str]:
     "ropewalk ledger pack --channel audit --keep-blocks 10000 --json",
 )
 @channel_option
-@option("--keep-blocks", "N", "Do not compress the last N blocks.", type=click.IntRange(0))
-@option("--keep-days", "M", "Do not compress blocks of the last M days.", type=click.FloatRange(0))
+@integer("--keep-blocks", "N", "Do not compress the last N blocks.")
+@decimal("--keep-days", "M", "Do not compress blocks of the last M days.")
 def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None:
     """Verify old segments and compress them in place. All commands read compressed segments.
 
@@ -131,8 +128,8 @@ def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None
 @channel_option
 @required("--to", "DIR|s3://BUCKET/PREFIX", "Where archives go; reads of dropped blocks go there, too.")
 @lock_option
-@option("--keep-blocks", "N", "Keep the last N blocks here.", type=click.IntRange(0))
-@option("--keep-days", "M", "Keep the blocks of the last M days here.", type=click.FloatRange(0))
+@integer("--keep-blocks", "N", "Keep the last N blocks here.")
+@decimal("--keep-days", "M", "Keep the blocks of the last M days here.")
 @flag("--no-summary", "Seal no summary block of what is dropped.")
 def retain(
     channel: str,

@@ -22,18 +22,18 @@ from ropewalk.cli.common.command import (
     write_result,
 )
 from ropewalk.cli.common.locations import here, key_folder
-from ropewalk.cli.common.options import channel_option, flag, option, required
+from ropewalk.cli.common.options import channel_option, flag, integer, option, required
 from ropewalk.kernel import jcs
 
 if TYPE_CHECKING:
     from ropewalk.ledger.replay.reducers import Reducer
 
-to_option = option("--to until", "H", "Last height (default: the head).", type=click.IntRange(0))
-snapshot_option = option(
+to_option = integer("--to until", "H", "Last height (default: the head).")
+snapshot_option = integer(
     "--snapshot-every",
     "N",
     "Sign a snapshot every N blocks into the channel C.snapshots (default: none).",
-    type=click.IntRange(1),
+    least=1,
 )
 guard_option = click.option(
     "--unsafe-no-guard/--guard",
@@ -125,7 +125,7 @@ def state() -> None:
 @channel_option
 @reducer_option
 @required("--key pointer", "P", "Member of the state, as a JSON pointer such as /web/prod.")
-@option("--height", "H", "Height of the snapshot (default: the last one).", type=click.IntRange(0))
+@integer("--height", "H", "Height of the snapshot (default: the last one).")
 @required("-o --output", "F", "Output file for the proof.")
 def prove_state(channel: str, name: str, pointer: str, height: int | None, output: str) -> None:
     """Write a proof that a member of the state has its value, or is absent, at a signed snapshot."""
