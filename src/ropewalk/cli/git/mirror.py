@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +80,7 @@ def mirror(
 
 def _answer(copying: Mirror | GossipMirror, done: MirrorResult) -> dict[str, Any]:
     ref, head = copying.head()
-    return {
-        "mirrored": done.mirrored,
-        "skipped": done.skipped,
-        "withheld": done.withheld,
-        "attachments_left": done.attachments_left,
-        "waiting": done.waiting,
-        "refs": {ref: head},
-    }
+    return {**asdict(done), "refs": {ref: head}}
 
 
 def _text(copying: Mirror | GossipMirror, done: MirrorResult) -> str:

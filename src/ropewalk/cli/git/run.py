@@ -16,9 +16,8 @@ import click
 from ropewalk.cli.common.command import command, drop_output, emit_line, fail, say, session
 from ropewalk.cli.common.locations import sealing_key
 from ropewalk.cli.common.options import choice, flag, option, required
-from ropewalk.cli.common.signals import forwarded_signals
 from ropewalk.cli.git.appending import EventWriter, Recorded
-from ropewalk.cli.git.capture import run_command
+from ropewalk.cli.git.capture import forwarded_signals, run_command
 from ropewalk.cli.git.events import opened, receipt_line
 from ropewalk.errors import Denied, RopewalkError, Unavailable, Usage
 from ropewalk.gitlog.core.layout import LOG_NOTES, SHIPLOG, check_namespace

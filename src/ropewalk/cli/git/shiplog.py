@@ -23,7 +23,7 @@ from ropewalk.gitlog.core.layout import SHIPLOG, check_namespace
 # name → "module:attribute one line of help"; imported on first use.
 MORE: dict[str, str] = {
     "run": "git.run:run Run a command and record it.",
-    "checkpoint": "git.checkpoint:checkpoint Set and show checkpoints of consumer groups.",
+    "checkpoint": "git.consumer:checkpoint Set and show checkpoints of consumer groups.",
     "anchor": "git.anchor:anchor Create and list anchors of heads.",
     "show": "git.recent:show Show one event with trailer, author and output.",
     "ls": "git.recent:ls List recent events.",
