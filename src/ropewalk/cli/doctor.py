@@ -59,10 +59,8 @@ def doctor(fix: bool) -> None:
     fixed = list(_fixes()) if fix else []
     checks = [*fixed, *_installation(), *_extras(), *_keys(), *_repository()]
     ok = all(check.status != "failed" for check in checks)
-    emit(
-        {"ok": ok, "checks": [check.to_json() for check in checks]},
-        lambda: "\n".join(f"{MARKS[c.status]}  {c.name:14}{c.detail}" for c in checks),
-    )
+    lines = (f"{MARKS[check.status]}  {check.name:14}{check.detail}" for check in checks)
+    emit({"ok": ok, "checks": [check.to_json() for check in checks]}, lines)
     if not ok:
         raise click.exceptions.Exit(7)
 
@@ -155,11 +153,8 @@ def _repository() -> Iterator[Step]:
     try:
         place = here()
     except NotFound as error:
-        yield Step(
-            "repository",
-            "failed" if named_repository() else "not_checked",
-            f"{error.detail}; `ropewalk init PATH` makes one",
-        )
+        text = f"{error.detail}; `ropewalk init PATH` makes one"
+        yield Step("repository", "failed" if named_repository() else "not_checked", text)
         return
     yield _attempt("repository", lambda: _look_at_repository(place))
     yield _attempt("clock", lambda: _look_at_clock(place))
@@ -184,12 +179,9 @@ def _descriptors() -> Step:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft >= DESCRIPTORS_MIN or soft == resource.RLIM_INFINITY
-    text = (
-        f"{soft:,} files may be open"
-        if enough
-        else f"only {soft} files may be open; raise it: ulimit -n 4096"
-    )
-    return Step("descriptors", "passed" if enough else "failed", text)
+    if enough:
+        return Step("descriptors", "passed", f"{soft:,} files may be open")
+    return Step("descriptors", "failed", f"only {soft} files may be open; raise it: ulimit -n 4096")
 
 
 def _stale_locks(place: RepositoryPaths) -> Iterator[Step]:
@@ -224,11 +216,8 @@ def _unfetched(place: RepositoryPaths) -> Iterator[Step]:
             if ref.endswith("/head") and store.head(f"refs/{ref.removeprefix(prefix)}") is None
         ]
         if new:
-            yield Step(
-                "remote",
-                "not_checked",
-                f"{len(new)} logs of {remote} are not here yet: `ropewalk pull {remote}`",
-            )
+            text = f"{len(new)} logs of {remote} are not here yet: `ropewalk pull {remote}`"
+            yield Step("remote", "not_checked", text)
 
 
 def _look_at_policy(path: Path) -> str:

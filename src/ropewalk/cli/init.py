@@ -23,12 +23,8 @@ def init(path: str | None) -> None:
     """
     place, done = make_repository(Path(path) if path is not None else here().git_dir)
     done += prepare(place)
-    emit(
-        {"repository": str(place.git_dir), "did": _node_did(place), "done": done},
-        lambda: "\n".join(
-            [f"ok  {place.git_dir}", *(f"    {line}" for line in done or ["nothing was missing"])]
-        ),
-    )
+    lines = [f"ok  {place.git_dir}", *(f"    {line}" for line in done or ["nothing was missing"])]
+    emit({"repository": str(place.git_dir), "did": _node_did(place), "done": done}, lines)
 
 
 def prepare(place: RepositoryPaths) -> list[str]:

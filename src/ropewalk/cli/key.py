@@ -70,13 +70,8 @@ def new(
         if pkcs11 is not None:
             key, kept = key_files.make_in_token(folder, name, cast("Algorithm", alg), pkcs11)
         else:
-            key = key_files.make(
-                folder,
-                name,
-                cast(key_files.KeyAlgorithm, alg),
-                os.urandom(key_files.SECRET_BYTES),
-                passphrase,
-            )
+            kind, secret = cast(key_files.KeyAlgorithm, alg), os.urandom(key_files.SECRET_BYTES)
+            key = key_files.make(folder, name, kind, secret, passphrase)
     except Conflict:
         if not if_missing:
             raise
@@ -140,6 +135,7 @@ def ls() -> None:
 def show(name: str, form: str | None) -> None:
     """Show the public part of the key NAME."""
     from ropewalk.disk import key_files
+    from ropewalk.kernel import jcs
 
     found = key_files.read(key_folders(name), name)
     if form and found.public is None:
@@ -148,16 +144,13 @@ def show(name: str, form: str | None) -> None:
             name=name,
             advice="Only signing keys have one. The key of a witness is shown by `ropewalk witness show`.",
         )
+    shown = _shown(found)
     if form == "did":
-        emit(_shown(found), lambda: cast(str, _shown(found)["did"]))
+        emit(shown, shown["did"])
     elif form == "public":
-        from ropewalk.kernel import jcs
-
-        emit(_shown(found), lambda: jcs.encode(_shown(found)["public"]).decode())
+        emit(shown, jcs.encode(shown["public"]).decode())
     else:
-        emit(
-            _shown(found), lambda: "\n".join(f"{k:<12}{v}" for k, v in _shown(found).items() if k != "public")
-        )
+        emit(shown, (f"{name:<12}{value}" for name, value in shown.items() if name != "public"))
 
 
 def _shown(found: KeyFile) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import click
 
 from ropewalk import __version__
 from ropewalk.cli.common.command import MARKS, emit, group, parse_input, progress, say, session, write_output
-from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.cli.common.locations import NODE_KEY, signing_key
 from ropewalk.cli.common.options import channel_option, choice, flag, integer, option, repeated, required
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
-from ropewalk.cli.ledger.channel import channel_key
+from ropewalk.cli.ledger.channel import channel_key, read_channel
 from ropewalk.errors import Conflict, Forked, NotFound, RangeExceeded, Unverified, locate
 from ropewalk.kernel import jcs
 from ropewalk.kernel.report import Step
@@ -81,13 +81,12 @@ def export(
     witnesses have cosigned (`ledger witness`) is included if it covers the last height.
     """
     from ropewalk.ledger.bundle.files import chunk_ranges, export_bundle
-    from ropewalk.ledger.channel.channel import open_channel
 
     if output == "-":
         raise click.UsageError("-o must name a file: a bundle cannot be written to stdout")
     target = Path(output)
     made = []
-    with open_channel(here().home, channel) as reading:
+    with read_channel(channel) as reading:
         height = reading.head().height
         if height == 0:
             raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
@@ -104,7 +103,6 @@ def export(
         key = _exporter(reading)
         for first, final in chunk_ranges(start, last, chunk):
             path = target if chunk is None else _chunk_path(target, first, final)
-            watch = partial(progress, label=path.name, total=final - first + 1)
             one = export_bundle(
                 reading,
                 key,
@@ -113,21 +111,18 @@ def export(
                 path,
                 created_at=created_at,
                 anchors=carried,
-                watch=watch,
+                watch=partial(progress, label=path.name, total=final - first + 1),
                 both=encoding == "both",
             )
             made.append(one)
             if chunk is not None:
                 say(f"{'kept' if one.kept else 'wrote'}  {path}")
-    answer: dict[str, Any] = {"channel": channel, "start_height": start, "end_height": made[-1].end}
-    if chunk is None:
-        answer = {"channel": channel, **made[0].to_json()}
-    else:
-        answer["files"] = [one.to_json() for one in made]
+    answer: dict[str, Any] = {"start_height": start, "end_height": made[-1].end}
+    answer = made[0].to_json() if chunk is None else {**answer, "files": [one.to_json() for one in made]}
     size = sum(one.size for one in made)
     word = "kept" if all(one.kept for one in made) else "ok"
     where = output if chunk is None else made[0].path.parent
-    emit(answer, f"{word}  {channel} {start}–{made[-1].end}  {size} bytes  {where}")
+    emit({"channel": channel, **answer}, f"{word}  {channel} {start}–{made[-1].end}  {size} bytes  {where}")
 
 
 def _exporter(reading: Channel) -> SigningKey:
@@ -222,8 +217,7 @@ def verify(
     from ropewalk.ledger.rules.policy import parse_policy
 
     believed = parse_input(trust, parse_trust)
-    named = [key for name in witnesses for key in note_keys(name)]
-    believed = replace(believed, witnesses=(*believed.witnesses, *named))
+    believed = replace(believed, witnesses=(*believed.witnesses, *note_keys(witnesses)))
     limits = UnpackLimits() if max_bytes is None else UnpackLimits.said(max_bytes)
     rules = parse_input(policy, parse_policy) if policy is not None else None
     verdict = verify_bundle(Path(file), believed, deep=deep, policy=rules, threshold=threshold, limits=limits)
@@ -237,33 +231,24 @@ def verify(
         found = replace(found, steps=(*found.steps, step))
     answer = found.accept(partly=allow_partly)
     if report is not None:
-        source, anchors = Path(file).name, verdict.anchors
         page = render_report(
             answer,
             verdict.manifest,
             verdict.exhibits,
             believed,
-            source=source,
-            anchors=anchors,
+            source=Path(file).name,
+            anchors=verdict.anchors,
             listed=verdict.listed,
             about=about_run(Path(file), Path(trust)),
         )
         write_output(report, page.encode())
         say(f"report  {report}")
     counts = f"{answer.counts['envelopes']} envelopes, {answer.counts['blocks']} blocks"
-    end_with_report(
-        answer,
-        lambda: "\n".join(
-            [
-                f"{verdict_name(answer)}  {file}  {counts}",
-                *(
-                    f"  {MARKS[step.status]} {step.name}: {step.status}"
-                    f"{f' – {printable(step.detail)}' if step.detail else ''}"
-                    for step in answer.steps
-                ),
-            ]
-        ),
-    )
+    lines = [f"{verdict_name(answer)}  {file}  {counts}"]
+    for step in answer.steps:
+        detail = f" – {printable(step.detail)}" if step.detail else ""
+        lines.append(f"  {MARKS[step.status]} {step.name}: {step.status}{detail}")
+    end_with_report(answer, lambda: "\n".join(lines))
 
 
 def about_run(file: Path, trust: Path) -> dict[str, str]:
@@ -301,7 +286,6 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
     Two signed blocks of the same height prove a fork. `-o` writes both, and `ropewalk verify` checks them.
     """
     from ropewalk.ledger.block.find_forks import compare_bundles, compare_with_channel
-    from ropewalk.ledger.channel.channel import open_channel
 
     if (other is None) == (channel is None):
         raise click.UsageError("exactly one of OTHER and --channel must be given")
@@ -309,7 +293,7 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
         found = compare_bundles(Path(file), Path(other))
     else:
         assert channel is not None
-        with open_channel(here().home, channel) as reading:
+        with read_channel(channel) as reading:
             found = compare_with_channel(Path(file), reading)
     if found.fork is not None:
         if output is not None:

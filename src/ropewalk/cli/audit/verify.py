@@ -125,18 +125,14 @@ def _options(kind: str, given: dict[str, Any], progress: Callable[[int], None] |
             more["more_keys"] = [each.public for each in found if each.public is not None]
     if given["channel"] is not None:
         more["repository"] = here().git_dir
+    more |= {name: given[name] for name in ("ns", "deep", "origin", "threshold", "channel")}
     return Options(
-        ns=given["ns"],
-        deep=given["deep"],
         trust=read(given["trust"]),
         envelope=read(given["envelope"]),
-        vkeys=[key for name in given["vkeys"] for key in note_keys(name)],
-        origin=given["origin"],
-        witnesses=[key for name in given["witnesses"] for key in note_keys(name)],
-        threshold=given["threshold"],
+        vkeys=note_keys(given["vkeys"]),
+        witnesses=note_keys(given["witnesses"]),
         old=read(given["old"]),
         tiles=None if given["tiles"] is None else Path(given["tiles"]),
-        channel=given["channel"],
         timestamp=read(given["timestamp"]),
         tsa_roots=[pem for name in given["tsa_roots"] for pem in parse_input(name, parse_certificates)],
         **more,

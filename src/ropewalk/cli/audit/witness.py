@@ -17,6 +17,7 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.ledger.transparency.head_fork import HeadFork
     from ropewalk.ledger.transparency.witness import WatchedLog
+    from ropewalk.ledger.transparency.witness_folder import Witness
 
 
 @group(
@@ -67,9 +68,8 @@ def init(folder: str, name: str, key: str) -> None:
 def add(folder: str, vkey: str, origin: str | None) -> None:
     """Add a log by its verifier key, as `ledger tiles` prints it. A log may have several keys."""
     from ropewalk.cli.common.note_keys import note_key
-    from ropewalk.ledger.transparency.witness_folder import open_witness
 
-    log = open_witness(Path(folder)).add(note_key(vkey), origin)
+    log = _opened(folder).add(note_key(vkey), origin)
     seen = f"seen at {log.head.size}" if log.note is not None else "nothing seen yet"
     emit(_log_json(log), f"ok  {printable(log.origin)}  {len(log.keys)} keys, {seen}")
 
@@ -94,9 +94,8 @@ def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
     not hold. Heads that disagree are kept in DIR, and `ropewalk verify` checks them.
     """
     from ropewalk.ledger.transparency.witness import REQUEST_BYTES_MAX, parse_request
-    from ropewalk.ledger.transparency.witness_folder import open_witness
 
-    found = open_witness(Path(folder))
+    found = _opened(folder)
     path, around = _checkpoint(file)
     published = Path(tiles) if tiles is not None else around
     request = parse_input(path, parse_request, limit=REQUEST_BYTES_MAX)
@@ -106,40 +105,32 @@ def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
         done = found.cosign(request, cosigning_key(found.key), lambda: int(time.time()), published)
     except SigInvalid as error:
         raise locate(error, "stdin" if path == "-" else path) from error
-    answer: dict[str, Any] = done.to_json()
-    said = f"{printable(done.log.origin)} at {done.log.head.size}, before at {done.before}"
     if output == "-" and session().json:
-        emit({**answer, "note": done.note.decode()}, "")
+        emit({**done.to_json(), "note": done.note.decode()}, "")
         return
     write_output(output, done.note)
     if output != "-":
-        emit({**answer, "path": output}, f"ok  {said}  {output}")
+        said = f"{printable(done.log.origin)} at {done.log.head.size}, before at {done.before}"
+        emit({**done.to_json(), "path": output}, f"ok  {said}  {output}")
 
 
 @witness.command("show", "ropewalk witness show watch", "ropewalk witness show watch --json")
 @click.argument("folder", metavar="DIR")
 def show(folder: str) -> None:
     """Show the key of the witness, the largest head of each log, and detected forks."""
-    from ropewalk.ledger.transparency.witness_folder import open_witness
-
-    found = open_witness(Path(folder))
+    found = _opened(folder)
     logs, forks = found.logs(), found.forks()
-    emit(
-        {
-            "name": found.vkey.name,
-            "key": found.key,
-            "vkey": found.vkey.to_text(),
-            "logs": [_log_json(log) for log in logs],
-            "forks": [{"path": str(path), "proven": fork.is_proven} for path, fork in forks],
-        },
-        lambda: "\n".join(
-            [
-                f"witness  {found.vkey.to_text()}",
-                *(f"log      {_log_line(log)}" for log in logs),
-                *(f"FORK     {_fork_line(fork)}  {path}" for path, fork in forks),
-            ]
-        ),
-    )
+    answer = {
+        "name": found.vkey.name,
+        "key": found.key,
+        "vkey": found.vkey.to_text(),
+        "logs": [_log_json(log) for log in logs],
+        "forks": [{"path": str(path), "proven": fork.is_proven} for path, fork in forks],
+    }
+    lines = [f"witness  {found.vkey.to_text()}"]
+    lines += [f"log      {_log_line(log)}" for log in logs]
+    lines += [f"FORK     {_fork_line(fork)}  {path}" for path, fork in forks]
+    emit(answer, lines)
 
 
 @witness.command(
@@ -163,20 +154,25 @@ def serve(folder: str, host: str, port: int, rate: float, tls_cert: str | None, 
 
     from ropewalk.cli.common.serving import log_to_stderr, run_server
     from ropewalk.cli.server.serve import need_server
-    from ropewalk.ledger.transparency.witness_folder import open_witness
 
     need_server()
     from ropewalk.server.witness import WitnessApp, serve_witness
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
-    found = open_witness(Path(folder))
+    found = _opened(folder)
     found.logs()  # a damaged folder is an error now, not at the first request
     app = WitnessApp(found, cosigning_key(found.key), rate=rate, now_s=lambda: int(time.time()))
     log_to_stderr("ropewalk.witness")
     tls = (Path(tls_cert), Path(tls_key)) if tls_cert is not None and tls_key is not None else None
     vkey = found.vkey.to_text()
     asyncio.run(run_server(serve_witness(app, host, port, tls), lambda url: {"url": url, "vkey": vkey}))
+
+
+def _opened(folder: str) -> Witness:
+    from ropewalk.ledger.transparency.witness_folder import open_witness
+
+    return open_witness(Path(folder))
 
 
 def _checkpoint(name: str) -> tuple[str, Path | None]:

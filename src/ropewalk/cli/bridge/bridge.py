@@ -6,11 +6,11 @@ import asyncio
 import random
 import signal
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, say
+from ropewalk.cli.common.command import emit, group, say
 from ropewalk.cli.common.options import choice, flag, option, required, together
 from ropewalk.cli.git.events import opened
 from ropewalk.kernel.terminal_text import printable
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from ropewalk.bridge.brokers.port import Broker
     from ropewalk.bridge.brokers.run import BridgeReport, Direction
 
-LAZY = {"webhook": "bridge.webhook:webhook Deliver events of a log to an HTTP endpoint, signed and retried."}
 
-bridge = Group(
+@group(
     "bridge",
-    epilog="Examples:\n  ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/jobs\n",
-    lazy=LAZY,
-    help="Carry events to message brokers and webhooks, and messages into topics.",
+    "ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/jobs",
+    lazy={
+        "webhook": "bridge.webhook:webhook Deliver events of a log to an HTTP endpoint, signed and retried."
+    },
 )
+def bridge() -> None:
+    """Carry events to message brokers and webhooks, and messages into topics."""
 
 
 @bridge.command("ls", "ropewalk bridge ls --json")
@@ -44,9 +46,7 @@ def ls() -> None:
         run = "never ran" if row["run_ms"] is None else f"last run {rfc3339(row['run_ms'])}"
         at = f"{row['kind']:<8}{row['source']} -> {row['target']}  at {row['position'] or 'the start'}{lag}, {run}"
         lines += [printable(at), *([f"        {printable(row['error'])}"] if row["error"] else [])]
-    emit(
-        {"bridges": rows}, "\n".join(lines) or "no bridges; mirror, bridge nats, redis and webhook make them"
-    )
+    emit({"bridges": rows}, lines, "no bridges; mirror, bridge nats, redis and webhook make them")
 
 
 @bridge.command("rm", "ropewalk bridge rm shiplog/prod messages/deploys")
@@ -150,7 +150,8 @@ def _run(
             say(f"bridging {name}; Ctrl-C ends")
             report = asyncio.run(_until_signal(running.run))
     lost = f", {report.lost} removed by the broker before they were read" if report.lost else ""
-    emit(_answer(report), f"ok  {report.published} published, {report.received} received{lost}")
+    answer = {name: getattr(report, name) for name in ("published", "received", "lost", "reconnects")}
+    emit(answer, f"ok  {report.published} published, {report.received} received{lost}")
 
 
 async def _until_signal(run: Callable[[asyncio.Event], Awaitable[BridgeReport]]) -> BridgeReport:
@@ -158,7 +159,3 @@ async def _until_signal(run: Callable[[asyncio.Event], Awaitable[BridgeReport]])
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     return await run(stop)
-
-
-def _answer(report: BridgeReport) -> dict[str, Any]:
-    return {name: getattr(report, name) for name in ("published", "received", "lost", "reconnects")}

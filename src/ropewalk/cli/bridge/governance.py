@@ -16,6 +16,7 @@ from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from ropewalk.bridge.governance.decision import Proposal
+    from ropewalk.bridge.governance.run import Governance
     from ropewalk.gitlog.repository.repository import GitRepository
     from ropewalk.kernel.keys import SigningKey
 
@@ -65,8 +66,6 @@ def governance() -> None:
 @option("--policy", "F", "policy.change: the new policy document; policy.rotate: the new policy bundle.")
 def propose(action: str, name: str, reason: str, **given: Any) -> None:
     """Propose ACTION: a consumer reset, a key rotation, a lifecycle change, or another policy."""
-    from ropewalk.bridge.governance.run import Governance
-
     needed = OPTIONS[action]
     values = {option: value for option, value in given.items() if value is not None}
     wrong = [each for each in values if each not in needed]
@@ -75,8 +74,7 @@ def propose(action: str, name: str, reason: str, **given: Any) -> None:
         if names:
             raise click.UsageError(f"{action} {words} --{names[0].replace('_', '-')}")
     with opened() as git:
-        effect = _effect(git, action, values)
-        _emit(Governance(git).propose(effect, signing_key(name), reason=reason))
+        _emit(_governance(git).propose(_effect(git, action, values), signing_key(name), reason=reason))
 
 
 def _effect(git: GitRepository, action: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -92,10 +90,8 @@ def _effect(git: GitRepository, action: str, given: dict[str, Any]) -> dict[str,
 @_key_option
 def approve(proposal: str, name: str) -> None:
     """Approve a proposal with a signature. `governance show` prints what it does."""
-    from ropewalk.bridge.governance.run import Governance
-
     with opened() as git:
-        _emit(Governance(git).approve(proposal, signing_key(name)))
+        _emit(_governance(git).approve(proposal, signing_key(name)))
 
 
 @governance.command("reject", "ropewalk governance reject 01K9Z3T0M4J6Q8R2V5X7B1C3D4 --key bob")
@@ -103,10 +99,8 @@ def approve(proposal: str, name: str) -> None:
 @_key_option
 def reject(proposal: str, name: str) -> None:
     """Reject a proposal; that is final, and withdraws an approval. Its proposer withdraws the whole proposal."""
-    from ropewalk.bridge.governance.run import Governance
-
     with opened() as git:
-        _emit(Governance(git).reject(proposal, signing_key(name)))
+        _emit(_governance(git).reject(proposal, signing_key(name)))
 
 
 @governance.command("execute", "ropewalk governance execute 01K9Z3T0M4J6Q8R2V5X7B1C3D4 --key ada")
@@ -114,19 +108,15 @@ def reject(proposal: str, name: str) -> None:
 @_key_option
 def execute(proposal: str, name: str) -> None:
     """Carry out a granted proposal, once. Run it again if it was interrupted."""
-    from ropewalk.bridge.governance.run import Governance
-
     with opened() as git:
-        _emit(Governance(git).execute(proposal, signing_key(name), _local_keys()))
+        _emit(_governance(git).execute(proposal, signing_key(name), _local_keys()))
 
 
 @governance.command("ls", "ropewalk governance ls --json")
 def ls() -> None:
     """List proposals with their state and votes."""
-    from ropewalk.bridge.governance.run import Governance
-
     with opened() as git:
-        found = Governance(git).proposals()
+        found = _governance(git).proposals()
     emit({"proposals": [each.to_json() for each in found]}, map(_line, found), "no proposals")
 
 
@@ -134,10 +124,8 @@ def ls() -> None:
 @click.argument("proposal")
 def show(proposal: str) -> None:
     """Show a proposal: what it does, who voted, and events that do not count."""
-    from ropewalk.bridge.governance.run import Governance
-
     with opened() as git:
-        found = Governance(git).get(proposal)
+        found = _governance(git).get(proposal)
     value = found.to_json()
     rows = [
         (name, value[name]) for name in ("proposer", "reason", "expires", "policy", "fault") if value[name]
@@ -147,6 +135,12 @@ def show(proposal: str) -> None:
     lines = [_line(found), *(f"  {name:<12}{printable(str(text))}" for name, text in rows)]
     lines += [f"  ignored     {ulid}  {printable(why)}" for ulid, why in found.ignored]
     emit(value, lines)
+
+
+def _governance(git: GitRepository) -> Governance:
+    from ropewalk.bridge.governance.run import Governance
+
+    return Governance(git)
 
 
 def _local_keys() -> tuple[SigningKey, ...]:

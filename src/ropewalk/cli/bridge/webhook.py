@@ -6,13 +6,14 @@ import random
 import secrets
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, say
-from ropewalk.cli.common.options import choice, flag, required
+from ropewalk.cli.common.command import emit, group, say
+from ropewalk.cli.common.options import choice, flag, path_option, required
 from ropewalk.cli.git.events import opened
 from ropewalk.disk.durable import read_file
 
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
 
 SECRET_FILE_BYTES = 4096  # read at most
 
-webhook = Group(
-    "webhook",
-    epilog="Examples:\n  ropewalk bridge webhook run\n",
-    help="Deliver events of a log to an HTTP endpoint, signed and retried.",
-)
+
+@group("webhook", "ropewalk bridge webhook run")
+def webhook() -> None:
+    """Deliver events of a log to an HTTP endpoint, signed and retried."""
 
 
 @webhook.command(
@@ -36,7 +36,7 @@ webhook = Group(
 )
 @required("--url", "URL", "Endpoint, http:// or https://; redirects are not followed.")
 @required("--log name", "LOG", "messages/TOPIC or shiplog/NS.")
-@required("--secret-file", "FILE", "Key of the HMAC-SHA256.", type=click.Path(path_type=Path))
+@path_option("--secret-file", "FILE", "Key of the HMAC-SHA256.", required=True)
 @choice(
     "--format form",
     ["envelope", "cloudevents"],
@@ -64,11 +64,11 @@ def ls() -> None:
     """List webhooks with their position, waiting retries and dead letters."""
     with opened() as repository:
         rows = _runner(repository).rows()
-    text = "\n".join(
+    lines = (
         f"{row['id']}  {row['log']} -> {row['url']}  {row['retrying']} retrying, {row['dead']} dead"
         for row in rows
     )
-    emit({"webhooks": rows}, text or "no webhooks; ropewalk bridge webhook add makes one")
+    emit({"webhooks": rows}, lines, "no webhooks; ropewalk bridge webhook add makes one")
 
 
 @webhook.command("rm", "ropewalk bridge webhook rm 5f0c1d2e3a4b5c6d")
@@ -82,7 +82,7 @@ def rm(hook: str) -> None:
 
 @webhook.command("rotate", "ropewalk bridge webhook rotate 5f0c1d2e3a4b5c6d --secret-file new.secret")
 @click.argument("hook")
-@required("--secret-file", "FILE", "The new key.", type=click.Path(path_type=Path))
+@path_option("--secret-file", "FILE", "The new key.", required=True)
 def rotate(hook: str, secret_file: Path) -> None:
     """Sign with a new secret. The one before signs in X-GATOS-Signature-Previous until the next rotation."""
     with opened() as repository:
@@ -96,10 +96,8 @@ def dead(hook: str) -> None:
     """List the dead letters of a webhook: events that failed five times."""
     with opened() as repository:
         letters = _runner(repository).hooks.dead(hook)
-    lines = [
-        f"{each['ulid']}  {each['attempts']} attempts, {each['status'] or each['detail']}" for each in letters
-    ]
-    emit({"dead": letters}, "\n".join(lines) or "no dead letters")
+    lines = (f"{d['ulid']}  {d['attempts']} attempts, {d['status'] or d['detail']}" for d in letters)
+    emit({"dead": letters}, lines, "no dead letters")
 
 
 @webhook.command("replay", "ropewalk bridge webhook replay 5f0c1d2e3a4b5c6d")
@@ -119,11 +117,10 @@ def run(once: bool) -> None:
     with opened() as repository:
         runner = _runner(repository)
         if once:
-            done = runner.once()
-            emit(_answer(done), _text(done))
+            _print_round(runner.once())
             return
         say(f"delivering to {len(runner.hooks.all())} webhooks; Ctrl-C ends")
-        runner.run(threading.Event(), lambda done: emit(_answer(done), _text(done)))
+        runner.run(threading.Event(), _print_round)
 
 
 def _runner(repository: GitRepository) -> WebhookRunner:
@@ -132,9 +129,5 @@ def _runner(repository: GitRepository) -> WebhookRunner:
     return WebhookRunner(repository, now_ms=lambda: time.time_ns() // 1_000_000, chance=random.random)
 
 
-def _answer(done: Delivered) -> dict[str, int]:
-    return {"delivered": done.delivered, "failed": done.failed, "dead": done.dead}
-
-
-def _text(done: Delivered) -> str:
-    return f"ok  {done.delivered} delivered, {done.failed} to be retried, {done.dead} dead"
+def _print_round(done: Delivered) -> None:
+    emit(asdict(done), f"ok  {done.delivered} delivered, {done.failed} to be retried, {done.dead} dead")

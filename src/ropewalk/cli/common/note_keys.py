@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,12 @@ def note_key(text: str) -> Verifier:
         raise InvalidKey(error.detail, advice=NOTE_KEY_ADVICE, **error.fields) from error
 
 
-def note_keys(name: str) -> tuple[Verifier, ...]:
-    """Return the keys in a file, or the one key written out in place of a file name."""
+def note_keys(names: Iterable[str]) -> tuple[Verifier, ...]:
+    """Return the keys of all names: those in a file, or the one key written out in place of a file name."""
+    return tuple(key for name in names for key in _keys_of(name))
+
+
+def _keys_of(name: str) -> tuple[Verifier, ...]:
     if name != "-" and "+" in name and not Path(name).exists():
         return (note_key(name),)
     try:

@@ -6,6 +6,7 @@ The names are one text, as in `"--from start"`: how the option is written, then 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +22,11 @@ def option(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F
 def required(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
     """Return an option that must be given."""
     return option(names, metavar, help_line, required=True, **more)
+
+
+def path_option(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:
+    """Return an option that takes the name of a file or a folder."""
+    return option(names, metavar, help_line, type=click.Path(path_type=Path), **more)
 
 
 def repeated(names: str, metavar: str, help_line: str, **more: Any) -> Callable[[F], F]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime
-from pathlib import Path
 
 from ropewalk.cli.audit.bundle import about_run
+from ropewalk.cli.common.command import MARKS
 from ropewalk.cli.demo.stage import NODE, Stage, node_key
+from ropewalk.cli.ledger.channel import now_text
 from ropewalk.disk.repository_paths import make_repository
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
@@ -24,7 +24,6 @@ from ropewalk.ledger.proof.proof import parse_proof, verify_proof
 from ropewalk.ledger.proof.trust import Trust
 
 CHANNEL = "demo.audit"
-SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 
 
 def run(stage: Stage) -> None:
@@ -48,14 +47,8 @@ def run(stage: Stage) -> None:
 
 
 def _said(author: SigningKey, kind: str, payload: jcs.Json, **more: object) -> Envelope:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    options = {
-        "domain": "demo.ops",
-        "event_class": kind,
-        "event_type": f"deploy.{kind.lower()}",
-        "timestamp": now,
-    }
-    return build(author, payload=payload, **options, **more)  # type: ignore[arg-type]
+    options = {"domain": "demo.ops", "event_class": kind, "event_type": f"deploy.{kind.lower()}"}
+    return build(author, payload=payload, timestamp=now_text(), **options, **more)  # type: ignore[arg-type]
 
 
 def _submit(stage: Stage, ledger: OpenLog, author: SigningKey) -> Envelope:
@@ -129,13 +122,14 @@ def _hand_over(stage: Stage, channel: Channel, node: SigningKey, trust: Trust) -
         _steps(stage, verify_bundle(bent, trust).report)
     except RopewalkError as error:
         stage.refused(error.detail)
-    Path(bent).unlink()
+    bent.unlink()
 
 
 def _steps(stage: Stage, report: Report) -> None:
+    shows = {"passed": stage.good, "failed": stage.refused}
     for step in report.steps:
-        show = (
-            stage.refused if step.status == "failed" else stage.good if step.status == "passed" else stage.say
-        )
         text = f"{step.name}: {step.detail or step.status}"
-        show(text if step.status != "not_checked" else f"  {SIGNS[step.status]} {text}")
+        if step.status == "not_checked":
+            stage.say(f"  {MARKS[step.status]} {text}")
+        else:
+            shows[step.status](text)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.demo.gitlog import PEOPLE
-from ropewalk.cli.demo.stage import Stage
+from ropewalk.cli.demo.stage import NODE, Stage, node_key
 from ropewalk.cli.pipeline.running import now_ms, spark_session
-from ropewalk.disk import key_files
 from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import RopewalkError, Unavailable
+from ropewalk.gitlog.core.commit import rfc3339
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gossip.peer.topics import open_log, open_topic
@@ -54,12 +54,12 @@ def run(stage: Stage) -> None:
 
 def _six_weeks(stage: Stage, place: RepositoryPaths) -> None:
     chance = random.Random(42)  # noqa: S311 - reproducible sample data
-    now_ms = time.time_ns() // 1_000_000 - DAYS * DAY_MS
-    clock = [now_ms]
+    first_ms = now_ms() - DAYS * DAY_MS
+    clock = [first_ms]
     count = 0
     with open_repository(place.git_dir, now_ms=lambda: clock[0]) as log:
         for day in range(DAYS):
-            clock[0] = now_ms + day * DAY_MS + chance.randrange(DAY_MS // 2)
+            clock[0] = first_ms + day * DAY_MS + chance.randrange(DAY_MS // 2)
             drafts: list[Draft] = []
             for _ in range(chance.randrange(2, 6)):
                 service, took_s = chance.choice(SERVICES), chance.randrange(30, 600)
@@ -69,14 +69,18 @@ def _six_weeks(stage: Stage, place: RepositoryPaths) -> None:
                     Draft(
                         {
                             "type": f"deployment.{status}",
-                            "payload": {"service": service, "day": day, "committed_at": _text(committed_ms)},
+                            "payload": {
+                                "service": service,
+                                "day": day,
+                                "committed_at": rfc3339(committed_ms),
+                            },
                         },
                         {
                             "status": status,
                             "what": {"service": service, "artifact": f"{service}:1.{day}.{len(drafts)}"},
                             "when": {
-                                "start_ts": _text(clock[0]),
-                                "end_ts": _text(clock[0] + took_s * 1000),
+                                "start_ts": rfc3339(clock[0]),
+                                "end_ts": rfc3339(clock[0] + took_s * 1000),
                                 "dur_s": took_s,
                             },
                             "who": {"name": chance.choice(PEOPLE)},
@@ -113,13 +117,9 @@ def _peers(stage: Stage, place: RepositoryPaths) -> None:
 
 
 def _metrics(stage: Stage, place: RepositoryPaths) -> None:
-    try:
-        node = key_files.load_signing(place.keys, "node")
-    except RopewalkError:
-        key_files.make(place.keys, "node", "ed25519", os.urandom(32))
-        node = key_files.load_signing(place.keys, "node")
+    node = node_key(place)
     if METRICS not in channels(place.home):
-        create_channel(place.home, METRICS, "node", node.public)
+        create_channel(place.home, METRICS, NODE, node.public)
     author = SigningKey.generate("ed25519", os.urandom(32))
     raws = [
         build(
@@ -128,7 +128,7 @@ def _metrics(stage: Stage, place: RepositoryPaths) -> None:
             event_class="Observation",
             event_type="latency.measured",
             payload={"service": SERVICES[number % 4], "ms": number % 97, "sample": number},
-            timestamp=_text(time.time_ns() // 1_000_000 - (30 - number // 100 * 3) * DAY_MS),
+            timestamp=rfc3339(now_ms() - (30 - number // 100 * 3) * DAY_MS),
         ).raw
         for number in range(1_000)
     ]
@@ -197,7 +197,7 @@ def _verify(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
     from ropewalk.pipeline.jobs.verify import verify_logs
 
     started, started_ms = time.monotonic(), now_ms()
-    report, _ = verify_logs(spark, place.git_dir, keys=[key_files.load_signing(place.keys, "node").public])
+    report, _ = verify_logs(spark, place.git_dir, keys=[node_key(place).public])
     took = time.monotonic() - started
     entries = sum(log.entries for log in report.logs)
     warehouse.record_run(
@@ -219,7 +219,7 @@ def _bundles(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Wareho
         warehouse.inside("bundles"),
         export_blocks,
         key_folder=place.keys,
-        key_name="node",
+        key_name=NODE,
         channels=METRICS,
         blocks_per_bundle=5,
     )
@@ -236,7 +236,7 @@ def _states(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
     from ropewalk.pipeline.jobs.replay import Replays, replay_channels
 
     replays = Replays(warehouse)
-    fold = partial(replay_channel, key=key_files.load_signing(place.keys, "node"))
+    fold = partial(replay_channel, key=node_key(place))
     run = partial(replay_channels, spark, place.git_dir, "counts", fold, channels=METRICS)
     (found,) = run(snapshot_every=5)
     replays.keep([found], datetime.now(UTC))
@@ -255,8 +255,7 @@ def _upkeep(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
     from ropewalk.pipeline.jobs.compact import merge_files, summarise
     from ropewalk.pipeline.jobs.health import measure_channels
 
-    node = key_files.load_signing(place.keys, "node")
-    made = summarise(spark, place.git_dir, warehouse, node, channels=METRICS, blocks_per_summary=5)
+    made = summarise(spark, place.git_dir, warehouse, node_key(place), channels=METRICS, blocks_per_summary=5)
     merged = merge_files(spark, warehouse, now_ms())
     files = 0 if merged is None else len(merged.replaces)
     stage.good(f"compact: {len(made)} signed summaries of closed ranges, {files} files merged into few")
@@ -295,7 +294,3 @@ def _lie(stage: Stage, spark: Any, warehouse: Warehouse) -> None:
         raise RopewalkError("an edited row went unnoticed")
     for step in failed:
         stage.refused(f"{step.name}: {step.detail}")
-
-
-def _text(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

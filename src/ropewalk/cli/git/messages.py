@@ -36,7 +36,7 @@ def publish(
     """Publish a message. `ulid` and `ns` are optional. The message is durable when the command returns."""
     from ropewalk.cli.git.appending import EventWriter, append_lines, draft_parser
 
-    with _spelled(), opened() as log:
+    with spelled(), opened() as log:
         check_topic(topic)
         log.allow_secrets = allow_secret
         if jsonl:
@@ -67,7 +67,7 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
     from ropewalk.gitlog.consumers.cursor import height_of, move_cursor
     from ropewalk.gitlog.core.reading import messages_answer
 
-    with _spelled(), opened() as log, suggesting_names(log, MESSAGES):
+    with spelled(), opened() as log, suggesting_names(log, MESSAGES):
         cursor = open_cursor(log, group, topic, MESSAGES) if group is not None else None
         start = cursor.ulid if cursor is not None and since is None else since
         page = log.read(topic, start, limit, layout=MESSAGES)
@@ -96,7 +96,7 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
 
 
 @contextmanager
-def _spelled() -> Iterator[None]:
+def spelled() -> Iterator[None]:
     """Rename error codes raised within to those of S1."""
     try:
         yield

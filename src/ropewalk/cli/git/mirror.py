@@ -11,7 +11,7 @@ from ropewalk.cli.common.command import command, counting, emit
 from ropewalk.cli.common.options import flag, repeated, required
 from ropewalk.cli.common.serving import read_token
 from ropewalk.cli.git.events import opened, short
-from ropewalk.cli.gossip.net import ca_option, client_cert_option, client_key_option, token_option
+from ropewalk.cli.gossip.net import client_options
 
 if TYPE_CHECKING:
     from ropewalk.bridge.event_copy import MirrorResult
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 )
 @required("--to", "LOG", "Target: ns:NAME, topic:NAME or gossip:NAME; created if it does not exist.")
 @flag("--follow", "Keep running, and copy new events as they arrive.")
-@ca_option
-@client_cert_option
-@client_key_option
-@token_option
+@client_options
 def mirror(
     sources: tuple[str, ...],
     to: str,

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import emit, group, parse_input, read_input, say, session, write_output
+from ropewalk.cli.common.command import (
+    emit,
+    emit_line,
+    group,
+    parse_input,
+    read_input,
+    say,
+    session,
+    write_output,
+)
 from ropewalk.cli.common.locations import here, sealing_key
 from ropewalk.cli.common.options import flag, option, required
 from ropewalk.cli.git.events import opened, short
@@ -75,7 +84,7 @@ def seal(
         capability=capability or CAPABILITY + key,
         low_entropy=low_entropy,
     )
-    _private().put(made.blob, record_of(made, actor, policy, key, _now_ms()))
+    _private().put(made.blob, record_of(made, actor, policy, key, time.time_ns() // 1_000_000))
     if not low_entropy and entropy_bits(plaintext) < GUESSABLE_BITS:
         say("note  these bytes are easy to guess, and their digest is in the pointer; consider --low-entropy")
     emit(made.pointer.document, lambda: jcs.encode(made.pointer.document).decode())
@@ -116,21 +125,13 @@ def open_(
         actor, policy, key = actor or record.actor, policy or record.policy, key or record.key
         digest = digest or record.digest
     plaintext = open_pointer(_opening_key(key), read, sealed, actor=actor, policy=policy, digest=digest)
-    if not session().json:
+    if output != "-" or not session().json:
         write_output(output, plaintext)
-        return
-    answer: dict[str, Any] = {
-        "digest": content_id(plaintext),
-        "size": len(plaintext),
-        "actor": actor,
-        "policy": policy,
-        "key": key,
-    }
-    if output == "-":
-        answer["plaintext_base64"] = b64encode(plaintext).decode()
-    else:
-        write_output(output, plaintext)
-    emit(answer, "")
+    if session().json:
+        answer = {"digest": content_id(plaintext), "size": len(plaintext)}
+        answer |= {"actor": actor, "policy": policy, "key": key}
+        answer |= {"plaintext_base64": b64encode(plaintext).decode()} if output == "-" else {}
+        emit_line(answer)
 
 
 @pointer.command("erase", "ropewalk pointer erase pointer.json --reason 'asked by the customer'")
@@ -196,7 +197,3 @@ def _private() -> PrivateStore:
     from ropewalk.gitlog.privacy.blob_store import PrivateStore
 
     return PrivateStore(here().home / "private")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

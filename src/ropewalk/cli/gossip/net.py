@@ -12,7 +12,17 @@ import click
 
 from ropewalk.cli.common.command import command, emit, say, session
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.options import choice, decimal, flag, integer, option, repeated, required
+from ropewalk.cli.common.options import (
+    choice,
+    decimal,
+    flag,
+    integer,
+    option,
+    path_option,
+    repeated,
+    required,
+    together,
+)
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.gossip.gossip import PROFILES, open_here, say_new_topic, topic_option
 from ropewalk.errors import RopewalkError
@@ -36,18 +46,14 @@ idle_option = decimal(
 )
 
 
-def _file_option(*names: str, help: str) -> Callable[[Any], Any]:
-    return click.option(*names, type=click.Path(path_type=Path), metavar="F", help=help)
-
-
-ca_option = _file_option(
-    "--ca", help="PEM certificates to trust for wss:// peers. Default: the system's authorities."
+client_options: Callable[[Any], Any] = together(
+    path_option(
+        "--ca", "F", "PEM certificates to trust for wss:// peers. Default: the system's authorities."
+    ),
+    path_option("--client-cert", "F", "PEM certificate to show to wss:// peers that ask for one."),
+    path_option("--client-key", "F", "PEM key of --client-cert."),
+    option("--token-file", "F", "File with the token for peers that ask for one (`auth add`)."),
 )
-client_cert_option = _file_option(
-    "--client-cert", help="PEM certificate to show to wss:// peers that ask for one."
-)
-client_key_option = _file_option("--client-key", help="PEM key of --client-cert.")
-token_option = option("--token-file", "F", "File with the token for peers that ask for one (`auth add`).")
 
 
 @command(
@@ -59,10 +65,7 @@ token_option = option("--token-file", "F", "File with the token for peers that a
 @required("--topic", "TOPIC", "The log; made if it is new.")
 @flag("--pull-only", "Only fetch; send nothing.")
 @idle_option
-@ca_option
-@client_cert_option
-@client_key_option
-@token_option
+@client_options
 def sync(
     url: str,
     topic: str,
@@ -142,16 +145,13 @@ async def _shown(log: GossipLog, work: Any) -> Any:
 @choice("--profile", PROFILES, "The wire profile of a new topic; default v0.13.")
 @idle_option
 @repeated("--origin origins", "URL", "Origin of web pages that may connect. May be repeated.")
-@_file_option(
-    "--auth", help="Identities and rights: peers need read on gossip/TOPIC, and append to be read from."
+@path_option(
+    "--auth", "F", "Identities and rights: peers need read on gossip/TOPIC, and append to be read from."
 )
-@_file_option("--tls-cert", help="PEM certificate; serve wss:// instead of ws://.")
-@_file_option("--tls-key", help="PEM key of --tls-cert.")
-@_file_option("--client-ca", help="PEM certificates; accept only peers with a certificate under one of them.")
-@ca_option
-@client_cert_option
-@client_key_option
-@token_option
+@path_option("--tls-cert", "F", "PEM certificate; serve wss:// instead of ws://.")
+@path_option("--tls-key", "F", "PEM key of --tls-cert.")
+@path_option("--client-ca", "F", "PEM certificates; accept only peers with a certificate under one of them.")
+@client_options
 @connection_options(PEERS_MAX)
 def serve(
     topic: str,

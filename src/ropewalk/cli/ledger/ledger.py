@@ -362,7 +362,7 @@ def trust(
     made = replace(
         known,
         roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)),
-        witnesses=tuple(key for name in witnesses for key in note_keys(name)),
+        witnesses=note_keys(witnesses),
         revocations=parse_input(revocations, parse_revocation_list) if revocations is not None else (),
         names=dict(each.partition("=")[::2] for each in names),
     )

@@ -82,17 +82,15 @@ def ls(file: str | None) -> None:
         for each in rules.clients
     ]
 
-    def plain() -> str:
-        lines = []
-        for each in rules.clients:
-            held = "; ".join(
-                f"{', '.join(log.text for log in right.logs)}: {', '.join(sorted(right.actions))}"
-                for right in each.rights
-            )
-            lines.append(f"{each.name:<20} {each.proof:<20} {held or 'no right'}")
-        return "\n".join(lines) or "no clients"
-
-    emit({"clients": rows, "anonymous": [right.to_json() for right in rules.anonymous]}, plain)
+    lines = []
+    for each in rules.clients:
+        held = "; ".join(
+            f"{', '.join(log.text for log in right.logs)}: {', '.join(sorted(right.actions))}"
+            for right in each.rights
+        )
+        lines.append(f"{each.name:<20} {each.proof:<20} {held or 'no right'}")
+    anonymous = [right.to_json() for right in rules.anonymous]
+    emit({"clients": rows, "anonymous": anonymous}, lines, "no clients")
 
 
 @auth.command("revoke", "ropewalk auth revoke ada")

@@ -7,7 +7,7 @@ import sys
 from ropewalk.cli.common.command import command, emit_line
 from ropewalk.cli.common.options import option, required
 from ropewalk.cli.git.events import opened
-from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
+from ropewalk.cli.git.messages import spelled
 from ropewalk.gitlog.core.layout import MESSAGES
 
 
@@ -35,11 +35,6 @@ def messages_read(topic: str, since_ulid: str | None, limit: int) -> None:
     """Print the answer of `messages.read` (S1) as one JSON object."""
     from ropewalk.gitlog.core.reading import messages_answer
 
-    try:
-        with opened() as log:
-            page = log.read(topic, since_ulid, limit, layout=MESSAGES)
-            emit_line(messages_answer(page, topic, None))
-    except RopewalkError as error:
-        if not isinstance(error, NotFound) or "topic" in error.fields:
-            vars(error)["code"] = SPELLINGS[error.code].messages
-        raise
+    with spelled(), opened() as log:
+        page = log.read(topic, since_ulid, limit, layout=MESSAGES)
+        emit_line(messages_answer(page, topic, None))

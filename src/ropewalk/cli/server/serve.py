@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ import click
 
 from ropewalk.cli.common.command import command, emit_line, parse_input, say, session
 from ropewalk.cli.common.locations import here, login, named_writer, sealing_key, signing_key
-from ropewalk.cli.common.options import choice, flag, integer, option, repeated
+from ropewalk.cli.common.options import choice, flag, integer, option, path_option, repeated
 from ropewalk.cli.common.tls_options import address_option
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.server.auth.rate_limit import RateLimiter
@@ -49,17 +48,17 @@ def need_server() -> None:
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
 @integer("--port", "P", "Port; 0 takes a free one.", most=65535, default=PORT)
 @option("--config", "FILE", "Settings of the server and of its watches, as JSON.")
-@option("--auth", "FILE", "Identities and rights; required unless HOST is loopback.")
-@option("--tls-cert", "F", "Certificate of the server (PEM).")
-@option("--tls-key", "F", "Key of the certificate (PEM).")
-@option("--client-ca", "F", "Authority that signs client certificates (PEM).")
+@path_option("--auth", "FILE", "Identities and rights; required unless HOST is loopback.")
+@path_option("--tls-cert", "F", "Certificate of the server (PEM).")
+@path_option("--tls-key", "F", "Key of the certificate (PEM).")
+@path_option("--client-ca", "F", "Authority that signs client certificates (PEM).")
 @option(
     "--otel",
     "URL",
     "Send traces and metrics to this OTLP/HTTP collector, as http://127.0.0.1:4318.",
     envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
 )
-@option("--crl", "F", "Revocation list of that authority (PEM); read again when it changes.")
+@path_option("--crl", "F", "Revocation list of that authority (PEM); read again when it changes.")
 @option("--grpc", "HOST:PORT", "Serve channels over gRPC, too; needs the three files.")
 @repeated(
     "--origin origins", "URL", "Origin of web pages that may use the API, as https://app.example; repeatable."
@@ -75,7 +74,7 @@ def need_server() -> None:
     "CMD",
     "Command that gets report data in hex on stdin and prints evidence of this server.",
 )
-@option("--warehouse", "DIR", "Show the tables of `pipeline ingest` in DIR, and answer SQL over them.")
+@path_option("--warehouse", "DIR", "Show the tables of `pipeline ingest` in DIR, and answer SQL over them.")
 @flag("--no-console", "Serve no web page.")
 @choice("--log-format", ["text", "json"], "Form of the log lines on stderr.", default="text")
 def serve(log_format: str, config: str | None, **options: Any) -> None:
@@ -143,23 +142,19 @@ def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
         raise click.UsageError("--crl needs --client-ca")
     tls = None
     if options["tls_cert"] is not None:
-        client_ca = Path(options["client_ca"]) if options["client_ca"] is not None else None
-        crl = Path(options["crl"]) if options["crl"] is not None else None
-        tls = TlsPaths(Path(options["tls_cert"]), Path(options["tls_key"]), client_ca, crl)
+        tls = TlsPaths(*(options[name] for name in ("tls_cert", "tls_key", "client_ca", "crl")))
     return Settings(
         host=options["host"],
         port=options["port"],
-        auth=Path(options["auth"]) if options["auth"] is not None else None,
+        auth=options["auth"],
         tls=tls,
         console=not options["no_console"],
         grpc=address_option(options["grpc"], "--grpc"),
         quic=address_option(options["quic"], "--quic"),
-        peer_trust=parse_input(options["peer_trust"], parse_trust)
-        if options["peer_trust"] is not None
-        else None,
+        peer_trust=None if (trust := options["peer_trust"]) is None else parse_input(trust, parse_trust),
         attest=attest_by(options["attest_command"]),
         otel=options["otel"],
-        warehouse=Path(options["warehouse"]) if options["warehouse"] is not None else None,
+        warehouse=options["warehouse"],
         **found,
     )
 
