@@ -10,7 +10,7 @@ import click
 
 from ropewalk.cli.common.command import emit, group, parse_input, say, session, write_output
 from ropewalk.cli.common.locations import cosigning_key
-from ropewalk.cli.common.options import decimal, integer, option, required
+from ropewalk.cli.common.options import decimal, integer, option, path_option, required
 from ropewalk.errors import SigInvalid, locate
 from ropewalk.kernel.terminal_text import printable
 
@@ -142,9 +142,11 @@ def show(folder: str) -> None:
 @option("--host", "HOST", "Address to listen on.", default="127.0.0.1")
 @integer("--port", "P", "Port; 0 takes a free one.", most=65535, default=7490)
 @decimal("--rate", "N", "Requests a second of one address; twice as many at once.", above=0, default=10.0)
-@option("--tls-cert", "F", "Certificate of the server (PEM).")
-@option("--tls-key", "F", "Key of the certificate (PEM).")
-def serve(folder: str, host: str, port: int, rate: float, tls_cert: str | None, tls_key: str | None) -> None:
+@path_option("--tls-cert", "F", "Certificate of the server (PEM).")
+@path_option("--tls-key", "F", "Key of the certificate (PEM).")
+def serve(
+    folder: str, host: str, port: int, rate: float, tls_cert: Path | None, tls_key: Path | None
+) -> None:
     """Cosign checkpoints over HTTP: answer `POST /add-checkpoint` for the logs of the witness in DIR.
 
     Also serves `GET /HASH/checkpoint` (HASH: SHA-256 of a log's origin), `/healthz` and `/metrics`. Prints one JSON
@@ -164,7 +166,7 @@ def serve(folder: str, host: str, port: int, rate: float, tls_cert: str | None, 
     found.logs()  # a damaged folder is an error now, not at the first request
     app = WitnessApp(found, cosigning_key(found.key), rate=rate, now_s=lambda: int(time.time()))
     log_to_stderr("ropewalk.witness")
-    tls = (Path(tls_cert), Path(tls_key)) if tls_cert is not None and tls_key is not None else None
+    tls = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     vkey = found.vkey.to_text()
     asyncio.run(run_server(serve_witness(app, host, port, tls), lambda url: {"url": url, "vkey": vkey}))
 

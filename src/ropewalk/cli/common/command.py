@@ -36,7 +36,6 @@ FILE_ADVICE = {
 }
 NAME_SHOWN_MAX = 200  # characters of a file name in an error
 T = TypeVar("T")
-E = TypeVar("E", bound=RopewalkError)
 MakesCommand = Callable[[Callable[..., Any]], click.Command]
 FILE_WORDS = {"F", "FILE", "PATH", "DIR", "FOLDER", "REPO", "PEM", "CHECKPOINT"}  # placeholders of files
 MakesGroup = Callable[[Callable[..., Any]], "Group"]
@@ -267,11 +266,8 @@ def answer_line(value: dict[str, Any], plain: str) -> None:
     If the reader has closed the pipe (`| head`), drop the output and continue: later items must still be recorded.
     """
     try:
-        if session().json:
-            emit_line(value)
-        else:
-            click.echo(plain)
-            sys.stdout.flush()
+        emit(value, plain)
+        sys.stdout.flush()
     except BrokenPipeError:
         drop_output(sys.stdout)
 
@@ -310,11 +306,8 @@ def drop_output(stream: IO[str]) -> None:
 
 def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:
     """Return the bytes of a file, or of stdin for `-`; raise TooLarge above `limit` bytes."""
-    try:
-        with _open_input(name) as stream:
-            raw = stream.read(limit + 1)
-    except OSError as error:
-        raise from_os_error(error, name) from error
+    with reading_input(name) as stream:
+        raw = stream.read(limit + 1)
     if len(raw) > limit:
         raise TooLarge(f"{name} must have at most {limit} bytes, and is larger", limit=limit, name=name)
     return raw
@@ -364,10 +357,14 @@ def from_os_error(error: OSError, name: str | None = None) -> RopewalkError:
     return Unavailable(f"{name}: {detail}" if name is not None else detail, advice=advice, **known)
 
 
-def _open_input(name: str) -> IO[bytes]:
-    if name == "-":
-        return open(sys.stdin.fileno(), "rb", closefd=False)
-    return Path(name).open("rb")
+@contextmanager
+def reading_input(name: str) -> Iterator[IO[bytes]]:
+    """Open a file, or stdin for `-`. Errors of the file system within become errors of ours that name the file."""
+    try:
+        with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as stream:
+            yield stream
+    except OSError as error:
+        raise from_os_error(error, name) from error
 
 
 def write_result(name: str, raw: bytes, value: dict[str, Any], plain: str) -> None:

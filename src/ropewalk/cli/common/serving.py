@@ -10,13 +10,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from ropewalk.cli.common.command import emit_line, parse_input, say
-from ropewalk.cli.common.options import integer, together
+from ropewalk.cli.common.options import F, integer, together
 from ropewalk.errors import Invalid
 from ropewalk.kernel.terminal_text import printable
 
 TOKEN_BYTES_MAX = 4_096
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def connection_options(connections: int) -> Callable[[F], F]:

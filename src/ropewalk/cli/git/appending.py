@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import answer_line, fail, from_os_error, parse_input, say, session
+from ropewalk.cli.common.command import answer_line, fail, parse_input, reading_input, say, session
 from ropewalk.cli.common.suggest import describe_new
 from ropewalk.cli.git.events import receipt_line
 from ropewalk.errors import RopewalkError, locate
@@ -151,16 +150,16 @@ def append_lines(
 
 def _batches(name: str, at_most: int) -> Iterator[list[tuple[int, bytes]]]:
     """Yield numbered lines as they arrive, in batches of at most `at_most`, without waiting for more."""
-    lines: queue.Queue[tuple[int, bytes] | OSError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
+    lines: queue.Queue[tuple[int, bytes] | RopewalkError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
 
     def feed() -> None:
         try:
-            with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as stream:
+            with reading_input(name) as stream:
                 for number, line in enumerate(stream, 1):
                     if line.strip():
                         lines.put((number, line))
             lines.put(None)
-        except OSError as error:
+        except RopewalkError as error:
             lines.put(error)
 
     threading.Thread(target=feed, daemon=True).start()
@@ -179,7 +178,7 @@ def _batches(name: str, at_most: int) -> Iterator[list[tuple[int, bytes]]]:
         if ready:
             yield ready
         end = batch[-1]
-        if isinstance(end, OSError):
-            raise from_os_error(end, name) from end
+        if isinstance(end, RopewalkError):
+            raise end
         if end is None:
             return

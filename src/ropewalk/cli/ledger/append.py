@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import answer_line, command, emit, parse_input, say
+from ropewalk.cli.common.command import answer_line, command, emit, parse_input, reading_input, say
 from ropewalk.cli.common.options import flag, required
 from ropewalk.cli.ledger.channel import channel_key, check_first_line, open_for_append, read_channel
-from ropewalk.errors import InvalidEnvelope, NotFound, RopewalkError, locate
+from ropewalk.errors import InvalidEnvelope, RopewalkError, locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -186,7 +184,7 @@ def _arrivals(file: str) -> Iterator[list[bytes]]:
 
     def pump() -> None:
         try:
-            with _open(file) as stream:
+            with reading_input(file) as stream:
                 rest = b""
                 while chunk := stream.read1(1 << 20):  # type: ignore[attr-defined]
                     *whole, rest = (rest + chunk).split(b"\n")
@@ -205,17 +203,6 @@ def _arrivals(file: str) -> Iterator[list[bytes]]:
         if isinstance(batch, BaseException):
             raise batch
         yield batch
-
-
-def _open(file: str) -> IO[bytes]:
-    if file == "-":
-        return open(sys.stdin.fileno(), "rb", closefd=False)
-    if Path(file).is_dir():
-        raise NotFound(f"{file} is a directory, not a file", name=file)
-    try:
-        return Path(file).open("rb")
-    except FileNotFoundError as error:
-        raise NotFound(f"no file {file}", name=file) from error
 
 
 def _answer(outcome: LedgerReceipt | RopewalkError) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropewalk.cli.common.command import group, say
-from ropewalk.cli.common.options import decimal, integer, option, repeated, together
+from ropewalk.cli.common.options import F, decimal, integer, option, repeated, together
 from ropewalk.cli.common.serving import connection_options, log_to_stderr, read_token, run_server
 from ropewalk.cli.git.events import opened
 
@@ -21,7 +21,6 @@ CONNECTIONS_MAX = 4_096  # written out so that --help loads no engine; a test co
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 10.0
 JOURNAL = "ropewalk.stream"
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 # As browsers send it: scheme, host, and a port unless it is the default. Local files send `null`.

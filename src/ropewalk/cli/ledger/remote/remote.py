@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -36,7 +36,6 @@ IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 RETRY_S = 60.0
 SESSIONS_MAX = 64
 ATTEST_S = 30.0  # for a command to get evidence from the hardware
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @command(
@@ -203,27 +202,26 @@ async def run_ledger_server(server: LedgerServer) -> None:
     await run_server(server, facts)
 
 
-def _client_options(command: F) -> F:
-    """Add the options of a command that connects to a server."""
-    return together(
-        required("--channel", "C", "Channel on the server."),
-        tls_options("--server-ca", "server"),
-        option("--trust", "F", "Trust file with the accepted keys of the channel."),
-        option("--key", "NAME", "Key for the negotiation (default: a temporary one)."),
-        flag("--compress", "Compress messages if the server supports it."),
-        option(
-            "--attest-command",
-            "CMD",
-            "Command that gets report data in hex on stdin and prints our evidence.",
-        ),
-        flag("--attested", "Refuse a server whose answer is not sealed by evidence that --trust accepts."),
-        decimal(
-            "--retry",
-            "SECONDS",
-            "How long to retry a lost connection; if given, the first connection is retried, too.",
-            default=RETRY_S,
-        ),
-    )(command)
+# The options of a command that connects to a server.
+_client_options: Callable[[Any], Any] = together(
+    required("--channel", "C", "Channel on the server."),
+    tls_options("--server-ca", "server"),
+    option("--trust", "F", "Trust file with the accepted keys of the channel."),
+    option("--key", "NAME", "Key for the negotiation (default: a temporary one)."),
+    flag("--compress", "Compress messages if the server supports it."),
+    option(
+        "--attest-command",
+        "CMD",
+        "Command that gets report data in hex on stdin and prints our evidence.",
+    ),
+    flag("--attested", "Refuse a server whose answer is not sealed by evidence that --trust accepts."),
+    decimal(
+        "--retry",
+        "SECONDS",
+        "How long to retry a lost connection; if given, the first connection is retried, too.",
+        default=RETRY_S,
+    ),
+)
 
 
 def _connection(options: dict[str, Any], *, patient: bool = False, single: bool = True) -> dict[str, Any]:
