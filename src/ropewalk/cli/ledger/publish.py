@@ -1,4 +1,4 @@
-"""`ropewalk ledger receipt` and `ledger tiles`: proofs in the formats of other tools (COSE, C2SP)."""
+"""Heads, proofs and receipts of a channel in files, also in the formats of other tools (COSE, C2SP, RFC 3161)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.common.command import command, emit, parse_input, read_input, say, write_output
-from ropewalk.cli.common.options import channel_option, choice, option, required
+from ropewalk.cli.common.command import (
+    command,
+    emit,
+    parse_input,
+    read_input,
+    say,
+    write_output,
+    write_result,
+)
+from ropewalk.cli.common.options import channel_option, choice, flag, integer, option, required
 from ropewalk.cli.ledger.channel import channel_key, channel_of, read_channel
+from ropewalk.cli.ledger.channel import envelope_id as parse_id
+from ropewalk.errors import RangeExceeded
 
 DEFAULT_HOST = "ropewalk.invalid"
 
@@ -34,6 +44,108 @@ def warn_default_host(host: str, channel: str) -> None:
 
 
 @command(
+    "head",
+    "ropewalk ledger head --channel audit",
+    "ropewalk ledger head --channel audit --note --host log.example.org > head.note",
+    "ropewalk ledger head --channel audit --note --host log.example.org --old 4 > request",
+)
+@channel_option
+@flag("--note", "Print the head signed, as a C2SP note over the block headers.")
+@host_option
+@integer(
+    "--old",
+    "N",
+    "With --note: print a request to a witness that has cosigned N blocks, with the consistency proof.",
+)
+def head(channel: str, note: bool, host: str, old: int | None) -> None:
+    """Print the head of a channel: height, block hash, number of envelopes.
+
+    With --old, print the body of a C2SP `add-checkpoint` request, for `witness cosign` and public witnesses.
+    """
+    from ropewalk.ledger.proof.proof import head_signer, signed_head
+    from ropewalk.ledger.transparency.publish import header_tree
+    from ropewalk.ledger.transparency.witness import WitnessRequest
+
+    if old is not None and not note:
+        raise click.UsageError("--old goes with --note")
+    with read_channel(channel) as reading:
+        found = reading.head()
+        if note:
+            size, root = reading.header_head()
+            key = channel_key(channel)
+            if size:
+                reading.note_head(size, reading.index.block_hash(size - 1), "a signed head")
+            text = signed_head(host, channel, size, root, key).decode()
+            answer = {"note": text, "vkey": head_signer(host, channel, key).verifier.to_text()}
+            if old is not None:
+                path = header_tree(reading).consistency(old, size)
+                text = WitnessRequest(text.encode(), old, path).to_bytes().decode()
+                answer["request"] = text
+            warn_default_host(host, channel)
+            emit(answer, text.rstrip("\n"))
+            return
+    empty = found.height == 0
+    emit(
+        {
+            "channel": channel,
+            "height": None if empty else found.height - 1,
+            "block_hash": None if empty else found.block_hash.hex(),
+            "envelopes": found.envelopes,
+        },
+        f"{channel}  empty"
+        if empty
+        else f"{channel}  height={found.height - 1} envelopes={found.envelopes} block={found.block_hash.hex()}",
+    )
+
+
+@command(
+    "prove",
+    "ropewalk ledger prove $(ropewalk ledger read --channel audit | awk 'END {print $NF}') -o proof.json",
+)
+@click.argument("envelope_id")
+@required("-o --output", "F", "Output file for the proof.")
+@option("--channel", "C", "Channel (default: search all).")
+def prove(envelope_id: str, output: str, channel: str | None) -> None:
+    """Write the inclusion proof of an envelope. `ropewalk verify F` checks it offline."""
+    name = parse_id(envelope_id)
+    with channel_of(name, channel) as reading:
+        proof, found_in = reading.prove(name), reading.settings.channel
+    write_result(
+        output,
+        proof.to_bytes(),
+        {
+            "envelope_id": envelope_id,
+            "channel": found_in,
+            "height": proof.height,
+            "index": proof.index,
+            "path": output,
+        },
+        f"ok  {found_in} {proof.height}/{proof.index}  {len(proof.path)} hashes  {output}",
+    )
+
+
+@command("consistency", "ropewalk ledger consistency --channel audit --old 100 --new 200 -o c.json")
+@channel_option
+@integer("--old", "N", "Number of blocks of the older head.", required=True)
+@integer("--new", "N", "Number of blocks of the newer head.", required=True)
+@option("-o --output", "F", "Output file for the proof (default: stdout).", default="-")
+def consistency(channel: str, old: int, new: int, output: str) -> None:
+    """Write the consistency proof that a newer head extends an older one."""
+    with read_channel(channel) as reading:
+        size = reading.head().height
+        if not old <= new <= size:
+            raise RangeExceeded(
+                f"--old and --new must satisfy old <= new <= {size}, got {old} and {new}",
+                channel=channel,
+                advice="Give the number of blocks of an older and of a newer head.",
+            )
+        proof = reading.prove_consistency(old, new)
+    answer = {"channel": channel, "old": old, "new": new, "path": output}
+    said = f"ok  {channel}  {old} blocks are the beginning of {new}  {output}"
+    write_result(output, proof.to_bytes(), answer, said)
+
+
+@command(
     "receipt",
     "ropewalk ledger receipt -o receipt.cose \\",
     "    $(ropewalk ledger read --channel audit | awk 'END {print $NF}')",
@@ -50,7 +162,6 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
 
     A tlog-proof is under the newest head that the channel's witnesses have cosigned, if that covers the block.
     """
-    from ropewalk.cli.ledger.channel import envelope_id as parse_id
     from ropewalk.ledger.transparency.publish import make_cose_receipt, make_tlog_proof
 
     name = parse_id(envelope_id)
