@@ -52,19 +52,12 @@ def error_rows() -> list[dict[str, Any]]:
         for each in _classes(RopewalkError)
     ]
     known = {row["code"] for row in rows}
-    return rows + [
-        {
-            "code": code,
-            "class": code,
-            "exit_code": None,
-            "status": status,
-            "meaning": f"HTTP only: {HTTPStatus(status).phrase}.",
-            "advice": advice,
-            "see": f"{PAGE}#{code.lower()}",
-        }
-        for status, (code, advice) in sorted(HTTP_CODES.items())
-        if code not in known
-    ]
+    for status, (code, advice) in sorted(HTTP_CODES.items()):
+        if code not in known:
+            phrase, see = HTTPStatus(status).phrase, f"{PAGE}#{code.lower()}"
+            row = {"code": code, "class": code, "exit_code": None, "status": status}
+            rows.append({**row, "meaning": f"HTTP only: {phrase}.", "advice": advice, "see": see})
+    return rows
 
 
 def _anchor(error: type[RopewalkError]) -> str:

@@ -85,21 +85,16 @@ def accept(ns: str | None, topic: str | None, forget: bool) -> None:
     with opened() as log:
         done = log.lines.accept(layout, name, f"{login()[0]} {log.store.identity}", keep=not forget)
         found = done.divergence
-        counts = {"displaced": 0, "lost": 0, "gone": 0}
-        if found is not None:
-            counts = {"displaced": len(found.displaced), "lost": len(found.lost), "gone": len(found.gone)}
-        answer = {
-            "ref": done.ref,
-            "old": done.old,
-            "head": done.head,
-            "accepted": done.anew or found is not None,
-        }
+        counted = ("displaced", "lost", "gone")
+        counts = {name: 0 if found is None else len(getattr(found, name)) for name in counted}
+        answer: dict[str, Any] = {"ref": done.ref, "old": done.old, "head": done.head}
+        answer |= {"accepted": done.anew or found is not None, **counts, "kept": done.kept}
         moved = f"ok  {done.ref}: {short(done.old or '-')} -> {short(done.head or '-')}"
         if done.anew:
             moved = f"ok  {done.ref}: the head seen before was damaged; {short(done.head or '-')} is seen now"
         elif found is None:
             moved = f"ok  {done.ref}: nothing to accept, {short(done.head or '-')} contains all that was seen"
-        emit({**answer, **counts, "kept": done.kept}, moved)
+        emit(answer, moved)
         if found is None or forget:
             return
         if done.kept is None:
@@ -226,12 +221,7 @@ def _divergence_json(
         "head": found.new,
         "parted": found.parted,
         "cut": found.cut,
-        "counts": {
-            "displaced": len(found.displaced),
-            "lost": len(found.lost),
-            "gone": len(found.gone),
-            "added": len(found.added),
-        },
+        "counts": {name: len(getattr(found, name)) for name in ("displaced", "lost", "gone", "added")},
         "displaced": rows(found.displaced),
         "added": rows(found.added),
     }

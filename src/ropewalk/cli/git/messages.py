@@ -81,7 +81,7 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
         moves = bool(page.events) and unread <= 0 and page.events[-1].height > position
         answer = messages_answer(page, topic, group if moves else None)
         if session().json or page.events:
-            emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
+            emit(answer, map(event_line, page.events))
         if group is not None and moves:
             # Only after printing: a checkpoint must not pass messages that were not delivered.
             (place,) = line.span(page.events[-1].height, page.events[-1].height + 1)

@@ -93,7 +93,7 @@ def read(ns: str, since: str | None, limit: int) -> None:
         page = log.read(ns, since, limit)
         answer = {"events": [event_json(event) for event in page.events], "next_since": page.next_since}
         if session().json or page.events:
-            emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
+            emit(answer, map(event_line, page.events))
         say_more(page, log.lines.line(SHIPLOG, ns).count)
 
 
@@ -110,7 +110,7 @@ def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:
             rows = [{"ns": event.topic, **event_json(event)} for event in found]
             next_since = found[-1].ulid if found else None
             answer = {"events": rows, "watermarks": marks, "next_since": next_since}
-            emit(answer, lambda: "\n".join(f"{event.topic}  {event_line(event)}" for event in found))
+            emit(answer, (f"{event.topic}  {event_line(event)}" for event in found))
             return
         for event in found:
             _print_tail(event.topic, event, marks)

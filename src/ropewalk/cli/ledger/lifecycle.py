@@ -51,14 +51,11 @@ def show() -> None:
     rows, due = version_rows(read_lifecycle(home), now), notices(home, now)
     for notice in due:
         say(notice_line(notice))
-    emit(
-        {"versions": rows, "notices": due},
-        lambda: "\n".join(
-            f"{row['version']}  {row['stage']:12}{row['access']:7}"
-            f"{'sunset ' + row['sunset'] if row['sunset'] else ''}".rstrip()
-            for row in rows
-        ),
-    )
+    lines = []
+    for row in rows:
+        sunset = f"sunset {row['sunset']}" if row["sunset"] else ""
+        lines.append(f"{row['version']}  {row['stage']:12}{row['access']:7}{sunset}".rstrip())
+    emit({"versions": rows, "notices": due}, lines)
 
 
 @lifecycle.command(

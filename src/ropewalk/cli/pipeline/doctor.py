@@ -25,10 +25,8 @@ MEMORY_MIN_MB = 2048
 def doctor(warehouse: Path | None) -> None:
     """Check Java, memory, package versions and, if named, a warehouse. Exit 7 if the pipeline cannot run."""
     report = Report.of(_steps(warehouse))
-    emit(
-        report.to_json(),
-        lambda: "\n".join(f"{MARKS[s.status]} {s.name:<12} {printable(s.detail)}" for s in report.steps),
-    )
+    lines = (f"{MARKS[s.status]} {s.name:<12} {printable(s.detail)}" for s in report.steps)
+    emit(report.to_json(), lines)
     if not report.ok:
         raise click.exceptions.Exit(Unavailable.exit_code)
 

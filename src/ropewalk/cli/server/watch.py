@@ -99,7 +99,7 @@ def status() -> None:
         ],
         "failures": state.get("failures", []),
     }
-    emit(answer, lambda: "\n".join([f"last round  {answer['last'] or 'none yet'}", *_lines(answer)]))
+    emit(answer, [f"last round  {answer['last'] or 'none yet'}", *_lines(answer)])
 
 
 def _job_state(job: dict[str, Any]) -> str:

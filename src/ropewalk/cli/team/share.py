@@ -51,7 +51,7 @@ def clone(url: str, folder: str | None, bare: bool) -> None:
     with open_place(place) as log:
         pulled = exchange(log, "origin", who=_who(log), interactive=sys.stdin.isatty())
     answer = {"repository": str(place.git_dir), "done": done, **_pulled_json(pulled)}
-    emit(answer, lambda: "\n".join([f"ok  {place.git_dir}", *_counts(pulled.fetched, "cloned")]))
+    emit(answer, [f"ok  {place.git_dir}", *_counts(pulled.fetched, "cloned")])
 
 
 @command("pull", "ropewalk pull", "ropewalk pull upstream")
@@ -72,10 +72,7 @@ def pull(remote: str | None) -> None:
         say(
             f"{each}: both sides appended; `ropewalk push {name}` re-appends your events behind those of {name}"
         )
-    emit(
-        _pulled_json(done),
-        lambda: "\n".join(_counts(done.fetched, f"from {name}")) or f"ok  nothing new on {name}",
-    )
+    emit(_pulled_json(done), _counts(done.fetched, f"from {name}"), f"ok  nothing new on {name}")
 
 
 @command("push", "ropewalk push", "ropewalk push upstream --no-rebase")
@@ -100,14 +97,9 @@ def push(remote: str | None, no_rebase: bool) -> None:
         say(f"{each}: re-appended {_events(count)} behind those of {name}; `{kept}` names the old ones")
     for ref, count in done.dropped.items():
         say(f"{ref}: dropped {count} that spoke of displaced events; anchor or sign the log again")
-    emit(
-        {
-            "pushed": [{"log": each, "events": count} for each, count in done.pushed.items()],
-            "reappended": sum(done.reappended.values()),
-            **_pulled_json(done),
-        },
-        lambda: "\n".join(_counts(done.pushed, f"to {name}")) or f"ok  {name} has everything",
-    )
+    pushed = [{"log": each, "events": count} for each, count in done.pushed.items()]
+    answer = {"pushed": pushed, "reappended": sum(done.reappended.values()), **_pulled_json(done)}
+    emit(answer, _counts(done.pushed, f"to {name}"), f"ok  {name} has everything")
 
 
 def _who(log: GitRepository) -> str:

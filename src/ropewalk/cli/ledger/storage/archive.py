@@ -75,7 +75,7 @@ def archive(
         before=before,
         watch=_bar(f"archive {channel}"),
     )
-    emit(done.to_json(), lambda: "\n".join(_archived_lines(done)))
+    emit(done.to_json(), _archived_lines(done))
 
 
 def _archived_lines(done: ArchiveResult) -> list[str]:
@@ -250,7 +250,7 @@ def _drill(source: Path, channel: str, record: str | None, no_trust: bool, **opt
             say(f"not recorded: {error}; name a place with --record")
     if kept is not None:
         say(f"recorded  {kept}")
-    emit(done.to_json(), lambda: "\n".join(_drill_lines(done)))
+    emit(done.to_json(), _drill_lines(done))
     if done.report.exit_code:
         raise click.exceptions.Exit(done.report.exit_code)
 

@@ -56,7 +56,7 @@ def repair(
         trust=None if trust is None else parse_input(trust, parse_trust),
         accept_loss=accept_loss,
     )
-    emit(done.to_json(), lambda: "\n".join(_lines(done)))
+    emit(done.to_json(), _lines(done))
     if done.done:
         return
     say("nothing was changed: bring the blocks back with --from-archive or --from-replica, or give them up")
