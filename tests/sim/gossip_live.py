@@ -12,13 +12,13 @@ import argparse
 import random
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ropewalk.errors import RopewalkError
 from ropewalk.gossip.core.ids import Key, MessageId, id_of
 from ropewalk.gossip.core.log import Cursor, GossipLog
-from ropewalk.gossip.core.message import sign
+from ropewalk.gossip.core.message import SignedMessage, sign
 from ropewalk.gossip.core.profiles import V13
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.verify import verify_log
@@ -159,7 +159,12 @@ class World:
 
     def _side(self, end: int) -> Side:
         live = LiveSession(
-            self.peers[end].log, f"peer{end}", now_s=self.now_s, random=self.random.random, interval_s=30.0
+            self.peers[end].log,
+            f"peer{end}",
+            now_s=self.now_s,
+            random=self.random.random,
+            interval_s=30.0,
+            relay=lambda messages: self._offer(end, messages),
         )
         live.open_push()
         return Side(live)
@@ -251,13 +256,20 @@ class World:
             if not fresh:
                 continue
             peer.cursor = fresh[-1][0]
-            for link in self.links:
-                if link.sides is not None and peer.number in link.ends:
-                    live = link.sides[peer.number].live
-                    if len(fresh) > PUSHED_MAX:
-                        live.announce()
-                    else:
-                        live.offer(signed for _, signed in fresh)
+            if len(fresh) <= PUSHED_MAX:
+                self._offer(peer.number, [signed for _, signed in fresh])
+                continue
+            for live in self._sessions(peer.number):
+                live.announce()
+
+    def _offer(self, number: int, messages: list[SignedMessage]) -> None:
+        for live in self._sessions(number):
+            live.offer(messages)
+
+    def _sessions(self, number: int) -> Iterator[LiveSession]:
+        for link in self.links:
+            if link.sides is not None and number in link.ends:
+                yield link.sides[number].live
 
     def run(self) -> None:
         self.honest = False

@@ -93,6 +93,68 @@ def test_live_session_pushes_each_message_once():
     assert one.sent == 1
 
 
+def test_pushed_message_is_relayed_before_it_is_durable_and_once():
+    log, other = memory_log(), memory_log(signer=key(2))
+    theirs = signed(other)
+    behind = session(log)
+    behind.open_push()
+    sent(behind)
+    durable_first: list[bool] = []
+
+    def relay(messages: list[SignedMessage]) -> None:
+        with log.table.read() as view:
+            durable_first.append(view.count("messages") > 0)
+        behind.offer(messages)
+
+    one = LiveSession(log, "10.0.0.1", now_s=0.0, random=lambda: 0.5, relay=relay)
+    one.receive([wire.encode_event(wire.Insert(theirs.key, theirs.raw))])
+    assert durable_first == [False]
+    assert sent(behind) == [wire.Insert(theirs.key, theirs.raw)]
+    behind.offer([theirs])  # as after the commit
+    assert sent(behind) == []
+
+
+def test_what_the_rules_refuse_or_hold_back_is_not_relayed():
+    relayed: list[SignedMessage] = []
+    log, other = memory_log(validate=lambda payload: payload != 1), memory_log(signer=key(2))
+    refused, _, waiting = signed(other, 1), signed(other, 2), signed(other, 3)
+    one = LiveSession(log, "10.0.0.1", now_s=0.0, random=lambda: 0.5, relay=relayed.extend)
+    assert one.receive([wire.encode_event(wire.Insert(each.key, each.raw)) for each in (refused, waiting)])
+    assert relayed == []
+    assert [id for id, _ in log.pending()] == [waiting.id]
+
+
+def test_an_append_that_fails_is_pushed_to_no_peer():
+    """Only a message of another peer goes on before the commit; our own must not leave if `append` raises."""
+    log, other = memory_log(), memory_log(signer=key(2))
+
+    async def run() -> None:
+        async with (
+            gossip.serve(log) as server,
+            gossip.connect(other, server.url, idle_s=IDLE_S) as connection,
+        ):
+            await connection.synced(IDLE_S)
+            await soon(lambda: bool(server.peers))
+            whole = log.table.transact
+
+            def full(body: Any) -> Any:
+                def failing(change: Any) -> Any:
+                    body(change)
+                    raise Unavailable("the disk is full")
+
+                return whole(failing)
+
+            log.table.transact = full  # type: ignore[method-assign]
+            with pytest.raises(Unavailable):
+                await asyncio.to_thread(log.append, "lost")
+            log.table.transact = whole  # type: ignore[method-assign]
+            await asyncio.to_thread(log.append, "kept")
+            await soon(lambda: len(other) > 0)
+
+    asyncio.run(run())
+    assert [each.message.payload for each in other.iterate()] == ["kept"]
+
+
 def test_live_session_pulls_for_unknown_heads_and_parents():
     log, other = memory_log(), memory_log(signer=key(2))
     below, above = signed(other, 1), signed(other, 2)

@@ -257,10 +257,17 @@ class GossipLog(Generic[Payload, Result]):
         verify(self.profile, signed)
         return signed
 
-    def insert_checked(self, messages: Sequence[SignedMessage], *, peer: str | None = None) -> list[Inserted]:
+    def insert_checked(
+        self,
+        messages: Sequence[SignedMessage],
+        *,
+        peer: str | None = None,
+        relay: Callable[[list[SignedMessage]], None] | None = None,
+    ) -> list[Inserted]:
         """Store messages that `check` returned, in one transaction; return the outcomes in the same order.
 
-        `peer` names the address that pushed them, whose quota of pending messages they count against.
+        `peer` names the address that pushed them, whose quota of pending messages they count against. `relay` gets
+        those that passed the rules before they are durable, and gets them again if the transaction is repeated.
         """
         # By clock, so that parents come first: a message must not wait for one of the same batch.
         order = self.profile.code.order
@@ -268,6 +275,8 @@ class GossipLog(Generic[Payload, Result]):
         def body(batch: Batch) -> list[Inserted]:
             by_clock = sorted(range(len(messages)), key=lambda at: order(messages[at].key))
             outcomes = {at: batch.insert_or_refuse(messages[at]) for at in by_clock}
+            if relay is not None:
+                relay([messages[at] for at in by_clock if outcomes[at].status == "stored"])
             return [outcomes[at] for at in range(len(messages))]
 
         return self._transact(body, peer)

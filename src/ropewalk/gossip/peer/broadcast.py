@@ -12,11 +12,11 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gossip.core.events import Committed, Event
 from ropewalk.gossip.core.log import Cursor, GossipLog
 from ropewalk.gossip.core.message import SignedMessage
+from ropewalk.gossip.peer.commit_watch import CommitWatch
 from ropewalk.gossip.peer.frames import reason
 from ropewalk.gossip.peer.peer_list import PeerList
 from ropewalk.net.threads import in_thread
 
-WATCH_S = 0.01  # how often the store is polled for commits of other processes; one poll takes microseconds
 PUBLISH_S = 0.5  # how often the list of peers is written, if it changed
 PUSHED_MAX = 64  # messages pushed one by one; a larger batch is announced, and pulled
 PUSHED_BYTES_MAX = 8 << 20
@@ -46,22 +46,24 @@ class Broadcaster:
         self.log = log
         self.targets: set[PushTarget] = set()
         self.listed: set[ListedPeer] = set()
-        self._grown = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stack = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Broadcaster:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         version = self.log.version()
         cursor = await in_thread(self.log.last_arrival)
 
+        watch = self._stack.enter_context(CommitWatch(self.log))
+
         def grown(_: Event) -> None:
-            loop.call_soon_threadsafe(self._grown.set)  # listeners are called in the thread that wrote
+            loop.call_soon_threadsafe(watch.wake)  # listeners are called in the thread that wrote
 
         self._stack.callback(self.log.on(grown, Committed))
         published = self._stack.enter_context(PeerList(getattr(self.log.table, "path", None)))
         self._tasks = [
-            asyncio.create_task(self._watch(version, cursor)),
+            asyncio.create_task(self._watch(watch, version, cursor)),
             asyncio.create_task(self._publish(published)),
         ]
         return self
@@ -72,14 +74,9 @@ class Broadcaster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._stack.close()
 
-    async def _watch(self, version: int, cursor: Cursor | None) -> None:
+    async def _watch(self, watch: CommitWatch, version: int, cursor: Cursor | None) -> None:
         while True:
-            try:
-                async with asyncio.timeout(WATCH_S):
-                    await self._grown.wait()
-            except TimeoutError:
-                pass
-            self._grown.clear()
+            await watch.wait_async()
             try:
                 if version != (version := self.log.version()):
                     cursor = await self._pass_on(cursor)
@@ -88,13 +85,25 @@ class Broadcaster:
                 version = -1
                 await asyncio.sleep(PUBLISH_S)
 
+    def relay(self, messages: list[SignedMessage]) -> None:
+        """Push messages that a peer pushed and the rules passed, from the thread that is about to store them.
+
+        Many are left to the commit, after which they may be announced instead.
+        """
+        if self._loop is not None and 0 < len(messages) <= PUSHED_MAX:
+            self._loop.call_soon_threadsafe(self._push, messages)
+
+    def _push(self, messages: list[SignedMessage]) -> None:
+        for target in list(self.targets):
+            target.push(messages)
+
     async def _pass_on(self, cursor: Cursor | None) -> Cursor | None:
         cursor, fresh = await in_thread(self._fresh, cursor)
-        for target in list(self.targets):
-            if fresh is None:
+        if fresh is None:
+            for target in list(self.targets):
                 target.announce()
-            elif fresh:
-                target.push(fresh)
+        elif fresh:
+            self._push(fresh)
         return cursor
 
     def _fresh(self, cursor: Cursor | None) -> tuple[Cursor | None, list[SignedMessage] | None]:

@@ -147,7 +147,13 @@ class PeerConnection:
         assert self._broadcaster is not None
         pipe = await connect_websocket(self.url, timeout_s=self._idle_s, tls=self._tls, token=self._token)
         async with Peer(
-            self.log, pipe, dialer=True, idle_s=self._idle_s, chance=self._chance, interval_s=self._interval_s
+            self.log,
+            pipe,
+            dialer=True,
+            idle_s=self._idle_s,
+            chance=self._chance,
+            interval_s=self._interval_s,
+            relay=self._broadcaster.relay,
         ) as peer:
             self._peer = peer
             self._broadcaster.targets.add(peer)  # before we announce: what arrives in between is in the heads

@@ -31,7 +31,7 @@ from ropewalk.gossip.peer.frames import (
 from ropewalk.gossip.peer.multistream import Dialer, ProtocolListener
 from ropewalk.gossip.peer.muxer import Muxer, Stream
 from ropewalk.gossip.sync import wire
-from ropewalk.gossip.sync.live import ANTI_ENTROPY_S, LiveSession
+from ropewalk.gossip.sync.live import ANTI_ENTROPY_S, LiveSession, Relay
 from ropewalk.gossip.sync.session import PullResult
 from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.pipe import Pipe
@@ -76,13 +76,14 @@ class Peer:
         chance: Callable[[], float] = random.random,
         interval_s: float = ANTI_ENTROPY_S,
         reads_only: bool = False,
+        relay: Relay | None = None,
     ) -> None:
         self.log = log
         self.reads_only = reads_only
         self.name = pipe.name
         host = urlsplit(pipe.name).hostname or pipe.name
         now_s = asyncio.get_running_loop().time()
-        self.live = LiveSession(log, host, now_s=now_s, random=chance, interval_s=interval_s)
+        self.live = LiveSession(log, host, now_s=now_s, random=chance, interval_s=interval_s, relay=relay)
         self._since_s = time.time()
         self._asked_for: set[bytes] | None = set() if count_sent else None
         self._dialer = dialer

@@ -165,6 +165,7 @@ class GossipServer:
             session_s=self._session_s,
             met=met,
             reads_only=self._reads_only(pipe),
+            relay=self._broadcaster.relay,
         )
         checking = asyncio.create_task(self._recheck(peer, pipe))
         try:

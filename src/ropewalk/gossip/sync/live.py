@@ -25,12 +25,18 @@ ANTI_ENTROPY_S = 30.0  # mean time between two rounds, each half early or late a
 RETRY_FIRST_S = 0.5
 RETRY_S_MAX = 60.0
 
+Relay = Callable[[list[SignedMessage]], None]
+
 
 class LiveSession:
     """One live connection, without its transport.
 
     `offer` and `announce` queue, `next_event` returns what to send next, `receive` takes what the peer sent and returns
     whether to pull. `is_due` starts a round of anti-entropy: announce and pull. Threads may share it.
+
+    `relay` gets pushed messages as soon as the rules have passed them, to offer them to other sessions while this log
+    still writes. A push promises nothing about the sender's store; heads are announced only of what is stored. What
+    was stored must be offered again after the commit: a session offers nothing twice.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class LiveSession:
         now_s: float,
         random: Callable[[], float],
         interval_s: float = ANTI_ENTROPY_S,
+        relay: Relay | None = None,
     ) -> None:
         self.received = 0  # messages that the peer sent and we stored
         self.sent = 0  # messages that the peer got from us
@@ -49,6 +56,7 @@ class LiveSession:
         self._name = name
         self._random = random
         self._interval_s = interval_s
+        self._relay = relay
         self._due_s = now_s + self._jittered()
         self._outbox: deque[SignedMessage] = deque()
         self._outbox_bytes = 0
@@ -138,7 +146,7 @@ class LiveSession:
             except RopewalkError as found:
                 error = found
                 break
-        outcomes = self._log.insert_checked(checked, peer=self._name) if checked else []
+        outcomes = self._log.insert_checked(checked, peer=self._name, relay=self._relay) if checked else []
         self.count_received(sum(outcome.status == "stored" for outcome in outcomes))
         if error is not None:
             raise error
