@@ -161,7 +161,7 @@ def run(quick: bool) -> list[Result]:
                 "insert with verification, one by one",
                 lambda: cpu(lambda: insert_all(memory(), raws[:some])),
                 lambda: node.cpu_each("insert", **{"from": "source"}, n=some),
-                10,
+                15,
                 rounds,
             )
         )
@@ -171,7 +171,7 @@ def run(quick: bool) -> list[Result]:
                 f"full sync of {size} into an empty replica",
                 lambda: cpu(lambda: pull_from(replica, source).received),
                 lambda: node.cpu_each("pull", into="replica", **{"from": "source"}),
-                15,
+                30,
                 1,
             )
         )

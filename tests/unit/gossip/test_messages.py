@@ -20,7 +20,7 @@ from ropewalk.errors import (
     SigInvalid,
     TooLarge,
 )
-from ropewalk.gossip.core import dag_json
+from ropewalk.gossip.core import dag_json, profiles
 from ropewalk.gossip.core.ids import CLOCKS, Key, id_of, key_of
 from ropewalk.gossip.core.message import (
     MESSAGE_BYTES_MAX,
@@ -33,7 +33,7 @@ from ropewalk.gossip.core.message import (
     sign,
     verify,
 )
-from ropewalk.gossip.core.profiles import PARENTS_MAX, PROFILES, V06, V13
+from ropewalk.gossip.core.profiles import PARENTS_MAX, PROFILES, V06, V13, Parts
 from ropewalk.kernel import cbor
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
@@ -337,3 +337,56 @@ def test_an_error_quotes_a_strangers_text_in_short():
         with pytest.raises(Invalid) as caught:
             decode(V13, "com.example", cbor.dag_encode(raw))
         assert len(str(caught.value)) < 300
+
+
+# The quick reader of usual v0.13 messages against the reader of all of them.
+
+
+def _spelled(clock: int, parents: tuple[Key, ...], payload_raw: bytes, author: str | None = None) -> bytes:
+    parts = Parts(
+        "dag-cbor", author or KEY.public.did(), bytes(range(64)), "com.example", clock, parents, None
+    )
+    return profiles._pack_v13(parts, payload_raw)
+
+
+def _agree(raw: bytes) -> bool:
+    """Return whether the quick reader took it; it must then say what the other one says."""
+    found = profiles._unpack_usual_v13(raw, "com.example")
+    if found is not None:
+        assert found == profiles._unpack_any_v13(raw, "com.example")
+    return found is not None
+
+
+@pytest.mark.parametrize("clock", [1, 23, 24, 255, 256, 0xFFFF, 0x10000, 2**40])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_quick_reader_takes_usual_messages_only(clock, count):
+    parents = tuple(Key(bytes([n]) * 20) for n in range(count))
+    assert _agree(_spelled(clock, parents, b"\xa1\x61a\x01")) is (clock <= 0xFFFF and count < 2)
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("levels", [0, 1, 2, 126, 127, 128])
+def test_quick_reader_counts_the_levels_of_the_whole_message(levels, long):
+    filler = b"\x78\xff" + b"x" * 255 if long else b"\x01"
+    raw = _spelled(1, (), b"\x81" * levels + filler)
+    try:
+        profiles._unpack_any_v13(raw, "com.example")
+    except Invalid:
+        assert not _agree(raw) and levels >= 127
+    else:
+        assert _agree(raw) is (levels < 128)
+
+
+def test_quick_reader_refuses_what_the_other_reader_refuses():
+    """Every byte changed in several ways, cut off and followed by more."""
+    raw = _spelled(300, (Key(b"\x81\x2b" + bytes(18)),), cbor.dag_encode({"a": [1.5, None], "b": b"\xfb"}))
+    assert _agree(raw)
+    taken = 0
+    for at in range(len(raw)):
+        for byte in (0, 1, 0x17, 0x18, 0x40, 0x60, 0x80, 0xFF, raw[at] ^ 1, raw[at] ^ 0x20):
+            taken += _agree(raw[:at] + bytes([byte]) + raw[at + 1 :])
+        assert not _agree(raw[:at])
+    assert not _agree(raw + b"\0")
+    assert taken  # other signatures, parents and payloads
+    assert not _agree(_spelled(1, (), b"\x18\x01"))  # a payload in a second spelling
+    assert not _agree(_spelled(1, (), b"\x01", "did:key:z" + "é" * 23 + "x"))

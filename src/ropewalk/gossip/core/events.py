@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from ropewalk.errors import Usage
 from ropewalk.gossip.core.ids import MessageId
@@ -16,8 +16,7 @@ from ropewalk.kernel.prolly import Node
 _journal = logging.getLogger("ropewalk.gossip")
 
 
-@dataclass(frozen=True, slots=True)
-class Stored(Generic[Payload, Result]):
+class Stored(NamedTuple, Generic[Payload, Result]):
     """A message is in the log, with what `apply` returned for it."""
 
     id: MessageId

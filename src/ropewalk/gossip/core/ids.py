@@ -131,6 +131,8 @@ def _encode_prefix(clock: int) -> bytes:
     # v0.13: n bytes hold 7n bits; n−1 one-bits and a zero say how many follow, so longer codes sort later.
     if clock < 0x80:
         return bytes((clock,))
+    if clock < 0x4000:
+        return (0x8000 | clock).to_bytes(2, "big")
     size = -(-clock.bit_length() // 7)
     ones = (1 << size - 1) - 1
     return (ones << 8 * size - size + 1 | clock).to_bytes(size, "big")

@@ -155,7 +155,7 @@ def sign(
     True
     """
     parents = check_parents(sorted(parent_keys))
-    ids = tuple([id_of(parent) for parent in parents])
+    ids = tuple(map(id_of, parents))
     clock = next_clock(profile, parents)
     profile.code.encode(clock)  # refuses a clock this profile cannot write
     payload_raw = encode_payload(payload)
@@ -163,8 +163,10 @@ def sign(
     if _SLASH in payload_raw and profile.name == "v0.13":
         # The JavaScript side keeps payloads as dag-json: a map with that key comes back as something else, or not.
         dag_json.encode(settled)
-    parts = Parts(codec, profile.did(signer.public), b"", topic, clock, parents, settled, ids)
-    parts = parts.signed(profile.sign(signer, profile.signing_input(parts, payload_raw)))
+    author = profile.did(signer.public)
+    unsigned = Parts(codec, author, b"", topic, clock, parents, settled, ids)
+    signature = profile.sign(signer, profile.signing_input(unsigned, payload_raw))
+    parts = Parts(codec, author, signature, topic, clock, parents, settled, ids)
     raw = profile.pack(parts, payload_raw)
     return _made(profile, parts, clock, ids, _check_size(raw), len(raw) - len(payload_raw))
 
@@ -208,9 +210,7 @@ def _build(profile: Profile, raw: bytes, topic: str) -> SignedMessage:
     expected = next_clock(profile, parts.parents)
     if parts.clock is not None and parts.clock != expected:
         raise BrokenLink(f"clock must be {expected} for these parents, got {parts.clock}", reason="clock")
-    return _made(
-        profile, parts, expected, tuple([id_of(parent) for parent in parts.parents]), raw, payload_at
-    )
+    return _made(profile, parts, expected, tuple(map(id_of, parts.parents)), raw, payload_at)
 
 
 def _check_size(raw: bytes) -> bytes:
@@ -226,16 +226,13 @@ def _check_size(raw: bytes) -> bytes:
 def _made(
     profile: Profile, parts: Parts, clock: int, ids: tuple[MessageId, ...], raw: bytes, payload_at: int
 ) -> SignedMessage:
-    signature = _SignatureOf(parts.public_key, parts.signature, parts.codec)
+    new = tuple.__new__  # of a named tuple, without a call of its own __new__: for long runs
+    codec, author, signed, topic, _, parents, payload, _ = parts
+    signature = new(_SignatureOf, (author, signed, codec))
     signature._signed = parts, clock, ids, raw, payload_at
-    return SignedMessage(
-        make_key(profile.code, clock, sha256(raw)),
-        raw,
-        signature,
-        GossipMessage(parts.topic, clock, ids, parts.payload),
-        parts.parents,
-        payload_at,
-    )
+    message = new(GossipMessage, (topic, clock, ids, payload))
+    key = make_key(profile.code, clock, sha256(raw))
+    return new(SignedMessage, (key, raw, signature, message, parents, payload_at))
 
 
 def verify(profile: Profile, signed: SignedMessage) -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from ropewalk.errors import BrokenLink, Invalid, InvalidKey, TooLarge
+from ropewalk.errors import BrokenLink, Invalid, InvalidCbor, InvalidKey, TooLarge
 from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.ids import CLOCKS, KEY_BYTES, ClockCode, Key, MessageId, ProfileName, id_of
 from ropewalk.kernel import cbor, keys
@@ -22,6 +22,9 @@ from ropewalk.kernel.digest import DAG_CBOR, cid
 PARENTS_MAX = 4096  # a merge of that many heads is already an attack or an accident
 SIGNATURE_BYTES = 64
 AUTHORS_CACHED = 4096  # parsed public keys kept; parsing one costs about as much as a hash
+TOPICS_CACHED = 64  # compiled patterns kept
+
+_CONTAINERS = bytes(range(0x80, 0xC0))  # CBOR heads of lists and maps; every level of a value has one
 
 SignatureCodec = Literal["dag-cbor", "dag-json"]
 
@@ -37,10 +40,6 @@ class Parts(NamedTuple):
     parents: tuple[Key, ...]
     payload: Any
     parent_ids: tuple[MessageId, ...] | None = None
-
-    def signed(self, signature: bytes) -> Parts:
-        """Return the same with its signature filled in."""
-        return self._replace(signature=signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,7 @@ def _head(major: int, number: int) -> bytes:
     raise TooLarge(f"{number} does not fit a CBOR head", size=number)
 
 
+@lru_cache(AUTHORS_CACHED)
 def _text(text: str) -> bytes:
     raw = text.encode("utf-8")
     return _head(3, len(raw)) + raw
@@ -98,18 +98,12 @@ def _message_cbor(parts: Parts, payload_raw: bytes) -> bytes:
     """Encode `{clock, topic, parents, payload}` as DAG-CBOR: the keys are in that canonical order in both profiles."""
     assert parts.clock is not None
     ids = parts.parent_ids if parts.parent_ids is not None else [id_of(key) for key in parts.parents]
-    return b"".join(
-        (
-            b"\xa4\x65clock",
-            _head(0, parts.clock),
-            b"\x65topic",
-            _text(parts.topic),
-            b"\x67parents",
-            _head(4, len(ids)),
-            *[b"\x78\x20" + text.encode("ascii") for text in ids],
-            b"\x67payload",
-            payload_raw,
-        )
+    return b"\xa4\x65clock%b\x65topic%b\x67parents%b%b\x67payload%b" % (
+        _head(0, parts.clock),
+        _text(parts.topic),
+        _head(4, len(ids)),
+        b"".join([b"\x78\x20" + text.encode("ascii") for text in ids]),
+        payload_raw,
     )
 
 
@@ -203,21 +197,56 @@ def _pack_v13(parts: Parts, payload_raw: bytes) -> bytes:
     _check_codec(parts.codec)
     _check_clock(parts.clock)
     assert parts.clock is not None
-    return b"".join(
-        (
-            b"\x85\x83",
-            _text(parts.codec),
-            _text(parts.public_key),
-            _head(2, len(parts.signature)) + parts.signature,
-            _text(parts.topic),
-            _head(0, parts.clock),
-            _parents(parts.parents),
-            payload_raw,
-        )
+    return b"\x85\x83%b%b%b%b%b%b%b%b" % (
+        _text(parts.codec),
+        _text(parts.public_key),
+        _head(2, len(parts.signature)),
+        parts.signature,
+        _text(parts.topic),
+        _head(0, parts.clock),
+        _parents(parts.parents),
+        payload_raw,
     )
 
 
 def _unpack_v13(raw: bytes, topic: str) -> tuple[Parts, int]:
+    return _unpack_usual_v13(raw, topic) or _unpack_any_v13(raw, topic)
+
+
+@lru_cache(TOPICS_CACHED)
+def _usual_v13(topic: str) -> re.Pattern[bytes]:
+    """Match what precedes the payload in most messages: signed as dag-cbor with Ed25519, one parent or none.
+
+    Every byte is fixed but the author, the signature, the clock in its shortest form and the parent.
+    """
+    return re.compile(
+        rb"\x85\x83\x68dag-cbor\x78\x38(did:key:z[!-~]{47})\x58\x40(.{64})"
+        + re.escape(_text(topic))
+        + rb"([\x01-\x17]|\x18[\x18-\xff]|\x19[\x01-\xff].)(?:\x80|\x81\x54(.{20}))",
+        re.DOTALL,
+    )
+
+
+def _unpack_usual_v13(raw: bytes, topic: str) -> tuple[Parts, int] | None:
+    """Read a message of the usual shape, decoding only its payload; None for others, and for all that is wrong."""
+    found = _usual_v13(topic).match(raw)
+    if found is None:
+        return None
+    at = found.end()
+    payload_raw = raw[at:]
+    if len(payload_raw) - len(payload_raw.translate(None, _CONTAINERS)) >= cbor.DEPTH_MAX:
+        return None  # the message counts as a level above its payload
+    try:
+        payload = cbor.dag_decode(payload_raw)
+    except InvalidCbor:
+        return None
+    did, signature, clock, parent = found.groups()
+    number = clock[0] if len(clock) == 1 else int.from_bytes(clock[1:], "big")
+    parents = () if parent is None else (Key(parent),)
+    return Parts("dag-cbor", str(did, "ascii"), signature, topic, number, parents, payload), at
+
+
+def _unpack_any_v13(raw: bytes, topic: str) -> tuple[Parts, int]:
     who, named, clock, parents, payload = _shape(raw, "v0.13", 5)
     if type(who) is not list or len(who) != 3:
         raise Invalid("the signature is not a list of codec, public key and bytes", reason="shape")

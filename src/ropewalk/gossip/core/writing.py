@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ropewalk.errors import Damaged, TooLarge
 from ropewalk.gossip.core import ancestors, pending
@@ -35,8 +35,7 @@ class Rules:
     now_s: Callable[[], int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Inserted:
+class Inserted(NamedTuple):
     """The outcome of an insert. `error` is why the message was refused, `missing` the parents it lacks.
 
     stored: in the log now. known: it was there. pending: it waits for parents. refused: by a rule. orphaned: its

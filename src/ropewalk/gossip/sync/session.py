@@ -10,7 +10,7 @@ and a message counts only with its signature and its parents. The first mismatch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.ids import KEY_BYTES, id_of
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
-from ropewalk.gossip.core.tree import node_of
+from ropewalk.gossip.core.tree import node_of, reader
 from ropewalk.gossip.sync.questions import (
     AbortResponse,
     ChildrenRequest,
@@ -125,9 +125,7 @@ class _Pull:
                 ends = [child.key for child in children[1:]]
                 todo.extend(reversed(list(zip(children, [*ends, end], strict=True))))
                 continue
-            for leaf in children[1:] if node.key == ANCHOR else children:
-                if leaf.key in self.refused or self._have(leaf):
-                    continue
+            for leaf in self._lacking(children[1:] if node.key == ANCHOR else children):
                 code = self.log.profile.code.split(leaf.key)[1]
                 if size is None or code <= size:
                     self.wanted.append(leaf)
@@ -141,16 +139,26 @@ class _Pull:
     def _have(self, node: Node) -> bool:
         with self.log.view() as view:
             ours = node_of(view, node.level, node.key)
-        if ours is None:
-            return False
-        if node.level == 0 and ours.hash != node.hash:
-            raise DigestMismatch(
-                f"the peer has other bytes under {id_of(node.key)}, which names its own bytes",
-                expected=ours.hash.hex(),
-                got=node.hash.hex(),
-                where="leaf",
-            )
-        return ours.hash == node.hash
+        return ours is not None and ours.hash == node.hash
+
+    def _lacking(self, leaves: Sequence[Node]) -> list[Node]:
+        """Return the leaves that we neither have nor have refused."""
+        lacking = []
+        with self.log.view() as view:
+            tree = reader(view)
+            for leaf in leaves:
+                ours = tree.get_node(0, leaf.key)
+                if ours is None:
+                    if leaf.key not in self.refused:
+                        lacking.append(leaf)
+                elif ours.hash != leaf.hash:
+                    raise DigestMismatch(
+                        f"the peer has other bytes under {id_of(leaf.key)}, which names its own bytes",
+                        expected=ours.hash.hex(),
+                        got=leaf.hash.hex(),
+                        where="leaf",
+                    )
+        return lacking
 
     def _chunk(self) -> int:
         return max(1, min(CHUNK_MESSAGES, CHUNK_BYTES // self.bytes_each))
