@@ -1,8 +1,8 @@
 """Live gossip peers beside npm GossipLog 0.13.14: time from an append at one end to its arrival at the other.
 
 Three processes in a line on loopback: the first serves, the second connects to it and serves, the third connects to
-the second. Ours are `gossip serve` processes with LMDB stores, every hop fsynced, and the append comes from a fourth
-process; npm's logs are in memory and the process that serves appends itself. Both are polled once a millisecond.
+the second. Ours are `gossip serve` processes with LMDB stores that sync every message, and the append comes from a
+fourth process; npm's logs are in memory and the process that serves appends itself. Both are polled once a millisecond.
 """
 
 from __future__ import annotations
