@@ -67,6 +67,13 @@ def test_from_a_repository_to_a_query_in_two_commands(world: World, tmp_path: Pa
     assert (code, said["ok"], sum(log["entries"] for log in said["logs"])) == (0, True, 47)
     code, said = run("status", "--warehouse", warehouse)
     assert code == 0 and said["batches"][0]["logs"][0]["root"] and said["runs"][0]["job"] == "ingest"
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"properties": {"later": {"type": "number"}}}', encoding="utf-8")
+    named = f"deploy.finished={schema}"
+    code, said = run("ingest", "--warehouse", warehouse, "--master", "local[2]", "--typed", "--schema", named)
+    assert (code, said["rows"], said["batches"]) == (0, 0, 1)
+    code, said = run("sql", "--warehouse", warehouse, "DESCRIBE events__deploy_finished")
+    assert code == 0 and ["later", "DOUBLE"] in [row[:2] for row in said["rows"]]
 
 
 def test_verify_ends_with_five_and_names_the_first_bad_entry(world: World, tmp_path: Path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import emit, emit_line, group, parse_input, say, session, write_output
-from ropewalk.cli.common.options import choice, flag, integer, option
+from ropewalk.cli.common.options import choice, flag, integer, option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.common.verdict import allow_partly_option, format_report
 from ropewalk.cli.pipeline.running import (
@@ -72,6 +72,11 @@ def pipeline() -> None:
 @option("--topics", "A,B", "Only these logs.")
 @flag("--follow", "Keep running and ingest new entries as they are appended.")
 @flag("--typed", "Also keep one table per event type, events__<type>, from now on.")
+@repeated(
+    "--schema schemas",
+    "TYPE=FILE",
+    "With --typed: a JSON Schema whose properties give the columns their types.",
+)
 @click.option(
     "--progress/--no-progress", default=None, help="Show rows and rows/s on stderr; default: on a terminal."
 )
@@ -87,12 +92,14 @@ def ingest(
     topics: str | None,
     follow: bool,
     typed: bool,
+    schemas: tuple[str, ...],
     progress: bool | None,
     delta: bool,
     batch_rows: int,
 ) -> None:
     """Write new log entries to tables, each exactly once."""
     from ropewalk.pipeline.jobs.ingest import Ingest
+    from ropewalk.pipeline.tables.declared import read_schemas
 
     store, place = job.store, job.place
     if delta:
@@ -100,7 +107,14 @@ def ingest(
 
         keep_delta(store)
     check_names(place, engine, topics)
+    declared = read_schemas(_named_schemas(schemas, typed))
     started = time.monotonic()
+
+    def tell(manifest: Manifest) -> None:
+        (_teller(session().json) if follow else _tell_progress)(manifest)
+        for table, members in sorted(writer.rest.items()):
+            say(f"{table}: `_rest` has {', '.join(members)}")
+
     with job.running() as (spark, facts):
         writer = Ingest(
             spark,
@@ -113,7 +127,8 @@ def ingest(
             topics=topics,
             rows_per_batch=batch_rows,
             typed=typed,
-            told=_teller(session().json) if follow else _tell_progress,
+            schemas=declared,
+            told=tell,
             on_progress=progress_line("ingest", progress),
         )
         if follow:
@@ -125,8 +140,6 @@ def ingest(
             return
         done = writer.once()
         took = time.monotonic() - started
-        for table, count in sorted(writer.misfits.items()):
-            say(f"{table}: {count} rows have a value of another type than its column; it is in `_rest`")
         facts |= {**done.to_json(), "rows_per_s": round((done.rows + done.rejected) / took, 1)}
     emit(
         {**done.to_json(), "warehouse": str(store.path)},
@@ -134,8 +147,26 @@ def ingest(
     )
 
 
+def _named_schemas(given: Iterable[str], typed: bool) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for each in given:
+        name, mark, path = each.partition("=")
+        if not (typed and name and mark and path):
+            raise Usage(
+                f"--schema {each!r} must be TYPE=FILE, together with --typed",
+                advice="As in --typed --schema order.placed=order.json.",
+            )
+        found[name] = Path(path)
+    return found
+
+
+def _batch_line(manifest: Manifest) -> str:
+    about = f"{manifest.rows} rows" if manifest.logs else f"{len(manifest.files)} tables of event types"
+    return f"batch {manifest.number}: {about}"
+
+
 def _tell_progress(manifest: Manifest) -> None:
-    say(f"batch {manifest.number}: {manifest.rows} rows")
+    say(_batch_line(manifest))
 
 
 def _teller(as_json: bool) -> Callable[[Manifest], None]:
@@ -145,7 +176,7 @@ def _teller(as_json: bool) -> Callable[[Manifest], None]:
         if as_json:
             emit_line({"batch": manifest.number, "rows": manifest.rows, "logs": list(manifest.logs)})
         else:
-            click.echo(f"batch {manifest.number}: {manifest.rows} rows")
+            click.echo(_batch_line(manifest))
 
     return tell
 

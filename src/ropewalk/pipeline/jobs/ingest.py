@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -33,6 +32,7 @@ from ropewalk.pipeline.tables.channel_state import (
     marked_failed,
     noted_in,
 )
+from ropewalk.pipeline.tables.declared import DeclaredKinds
 from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, write_typed
@@ -84,6 +84,7 @@ class Ingest:
         topics: str | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         typed: bool = False,
+        schemas: Mapping[str, Any] | None = None,
         told: Callable[[Manifest], None] = lambda _: None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
@@ -95,8 +96,9 @@ class Ingest:
         self.group = group
         self.rows_per_batch = rows_per_batch
         self.typed = typed
-        # Rows of typed tables with a value that did not fit its column.
-        self.misfits: Counter[str] = Counter()
+        # What the last batch put into `_rest`, by table.
+        self.rest: dict[str, list[str]] = {}
+        self._declared = DeclaredKinds(schemas or {}, Ledgers(find_repository(self.source)))
         self.options = {"repository": str(self.source), "verify": mode}
         self.options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
         self._now_ms, self._told, self._on_progress = now_ms, told, on_progress
@@ -108,6 +110,7 @@ class Ingest:
             manifests = self._known()
             query = self._query()
             before = len(manifests)
+            self._type_recorded(manifests)
             goal = query.latest(Offset())
             while True:
                 at = self._at(manifests)
@@ -135,6 +138,7 @@ class Ingest:
         with self.warehouse.writing(), refusals_raised():
             manifests = self._known()
             query = self._query()
+            self._type_recorded(manifests)
             while not stopped():
                 at = self._at(manifests)
                 # A log rewritten behind the recorded head need not show in what comes next.
@@ -228,9 +232,27 @@ class Ingest:
             return {}
         earlier = [] if newest else self.warehouse.paths(current.get("events", []))  # asked for only now
         paths = [*earlier, *sorted(events.glob("*.parquet"))]
-        made, misfits = write_typed(paths, newest, self.warehouse.staging(""))
-        self.misfits.update(misfits)
+        made, self.rest = write_typed(paths, newest, self.warehouse.staging(""), self._declared)
         return made
+
+    def _type_recorded(self, manifests: list[Manifest]) -> None:
+        """Write the typed tables of what is recorded, as a batch without logs, if they are asked for only now."""
+        has_typed = any(name.startswith(PREFIX) for name in self.warehouse.current_files(manifests))
+        if not self.typed or not manifests or has_typed:
+            return
+        last = manifests[-1]
+        made = self._write_typed(manifests, self.warehouse.staging("events"))
+        if not made:
+            return
+        number = last.number + 1
+        files = {name: self.warehouse.put_in_place(name, number) for name in made}
+        none = Offset()
+        manifest = Manifest(
+            number, last.digest, last.source, last.mode, self._now_ms(), none, none, (), files
+        )
+        self.warehouse.commit(manifest, manifests)
+        self._told(manifest)
+        manifests.append(manifest)
 
     def _ranges(self, query: Query, at: Offset, end: Offset, manifests: list[Manifest]) -> list[Range]:
         """Return the ranges from one offset to another, without damage that is recorded already."""

@@ -177,14 +177,12 @@ def _folds(spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest],
 def _typed_tables(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
     """Compare the tables of event types with `events`, which was compared with the log."""
     current = warehouse.current_files(manifests)
-    typed = [
-        path for name, files in current.items() if name.startswith(PREFIX) for path in warehouse.paths(files)
-    ]
+    typed = {name: warehouse.paths(files) for name, files in current.items() if name.startswith(PREFIX)}
     if not typed:
         return []
     odd = check_typed(typed, warehouse.paths(current["events"]))
     return [
-        Step("typed_tables", "failed" if odd else "passed", odd or f"{len(typed)} files agree with `events`")
+        Step("typed_tables", "failed" if odd else "passed", odd or f"{len(typed)} tables agree with `events`")
     ]
 
 
