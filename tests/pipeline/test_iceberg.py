@@ -52,6 +52,18 @@ def test_iceberg_tables_asked_for_later_hold_everything(tmp_path: Path):
     assert rows_in(made, "events") == [0, 0]
 
 
+def test_empty_tables_are_kept_and_agree(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    made = Warehouse(tmp_path / "tables")
+    keep_iceberg(made)
+    with made.writing():
+        write(made, 0, "events", "deployments")
+    assert rows_in(made, "events") == [] and check_iceberg(made, made.manifests()) is None
+    with made.writing():
+        write(made, 2, "events")
+    assert rows_in(made, "events") == [1, 1] and check_iceberg(made, made.manifests()) is None
+    assert "statistics missing" not in capfd.readouterr().err
+
+
 def test_redirected_catalogue_is_refused(store: Warehouse, tmp_path: Path):
     with sqlite3.connect(store.iceberg_mark) as raw:
         raw.execute("UPDATE iceberg_tables SET metadata_location = ?", (str(tmp_path / "evil.json"),))

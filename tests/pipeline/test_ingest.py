@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import threading
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.errors import HistoryRewritten, Unverified
+from ropewalk.errors import Conflict, HistoryRewritten, NotFound, Unverified
 from ropewalk.gitlog.consumers.cursor import read_cursor
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.jobs.verify import verify_logs
+from ropewalk.pipeline.tables.staging import _Stage
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.tampering import TAMPERINGS, change_payload
@@ -151,6 +153,37 @@ def test_history_rewritten_behind_a_recorded_head_is_refused(spark: Any, world: 
         ingest(spark, world, warehouse, engine="gitlog").once()
     report = verify_tables(spark, Warehouse(warehouse))
     assert any(step.name == "recorded_heads" and step.status == "failed" for step in report.steps)
+
+
+def test_moved_repository_is_known_by_its_heads(spark: Any, world: World, tmp_path: Path):
+    warehouse = tmp_path / "tables"
+    ingest(spark, world, warehouse, engine="gitlog").once()
+    other = World.make(tmp_path / "other.git")
+    other.git("prod", 3)
+    with pytest.raises(Conflict, match="holds tables of"):
+        ingest(spark, other, warehouse, engine="gitlog").once()
+    moved = World.make(world.path.rename(tmp_path / "moved.git"))
+    with pytest.raises(NotFound, match="no git repository is there now"):
+        verify_tables(spark, Warehouse(warehouse))
+    with pytest.raises(HistoryRewritten):  # not the repository that was moved
+        ingest(spark, other, warehouse, engine="gitlog").once()
+    moved.git("prod", 1)
+    assert ingest(spark, moved, warehouse, engine="gitlog").once().rows == 1
+    assert verify_tables(spark, Warehouse(warehouse)).ok
+
+
+def test_full_disk_leaves_no_writer_that_tries_again(tmp_path: Path):
+    class Full:
+        is_open = True
+
+        def close(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    stage, writer = _Stage(tmp_path, "part"), Full()
+    stage._writers["events"] = writer
+    with pytest.raises(OSError, match="No space"):
+        stage.close()
+    assert not writer.is_open
 
 
 def test_follow_takes_in_what_comes_and_late_messages_too(spark: Any, world: World, tmp_path: Path):

@@ -96,10 +96,12 @@ def test_write_appends_rows_to_a_log_once(spark: Any, world: World):
         ({"engine": "ledger"}, "must be gitlog"),
         ({"colour": "red"}, "there is no option 'colour'"),
         ({"drop": "ulid"}, "missing: ulid"),
+        ({"payload": "{"}, "the ULID x must be JSON: unexpected end"),
     ],
 )
 def test_write_refuses_what_it_cannot_append(spark: Any, world: World, change: dict[str, str], wanted: str):
-    frame = spark.createDataFrame([("x", "t", "{}")], "ulid string, type string, payload string")
+    rows = [("x", "t", change.pop("payload", "{}"))]
+    frame = spark.createDataFrame(rows, "ulid string, type string, payload string")
     frame = frame.drop(change.pop("drop", ""))
     options = {"repository": str(world.path), "topic": "orders", **change}
     with pytest.raises(Invalid, match=wanted), refusals_raised():

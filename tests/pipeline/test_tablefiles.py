@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.errors import Damaged, Unverified
+from ropewalk.errors import Conflict, Damaged, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.jobs.compact import merge_files
@@ -223,3 +223,13 @@ def replace_by_link(store: Warehouse, name: str) -> None:
         (outside / "part-0.parquet").write_bytes(b"not ours to delete")
     inside.parent.mkdir(exist_ok=True)
     inside.symlink_to(outside)
+
+
+def test_git_repository_is_no_place_for_a_warehouse(tmp_path: Path):
+    for name in ("objects", "refs"):
+        (tmp_path / "log.git" / name).mkdir(parents=True)
+    (tmp_path / "log.git" / "HEAD").touch()
+    with pytest.raises(Conflict, match="a warehouse must be another folder"):
+        Warehouse(tmp_path / "log.git").make()
+    assert not (tmp_path / "log.git" / "_ropewalk").exists()
+    Warehouse(tmp_path / "log.git" / "tables").make()

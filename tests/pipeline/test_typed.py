@@ -93,7 +93,7 @@ def test_readers_see_columns_that_came_later(tmp_path: Path):
     folder = tmp_path / "tables"
     wanted = [(1, None), (None, "x")]
     query = f"SELECT a, b FROM read_parquet('{folder}/**/*.parquet', union_by_name = true) ORDER BY height"
-    assert duckdb.sql(query).fetchall() == wanted
+    assert duckdb.connect().execute(query).fetchall() == wanted
     found = polars.concat(map(polars.scan_parquet, sorted(folder.glob("**/*.parquet"))), how="diagonal")
     assert found.sort("height").select("a", "b").collect().rows() == wanted
 

@@ -102,6 +102,7 @@ def test_verify_retries_tables_replaced_meanwhile(tmp_path: Path, monkeypatch):
         monkeypatch.setattr(
             "ropewalk.pipeline.tables.verify.hold_recorded", lambda *_: Step("recorded", "not_checked", "")
         )
+        monkeypatch.setattr("ropewalk.pipeline.tables.verify.recorded_source", Path)
         report = verify_tables(None, store)  # type: ignore[arg-type]
     assert manifests == [1, 1, 2]
     assert [step.status for step in report.steps] == ["passed", "passed", "not_checked"]

@@ -11,9 +11,10 @@ from tests.pipeline.world import NOON_MS, World
 from tests.unit.cli.conftest import Ropewalk
 
 from ropewalk.cli.common.command import Session
-from ropewalk.cli.pipeline.running import recorded_source, source_of
+from ropewalk.cli.pipeline.running import source_of
 from ropewalk.errors import Damaged, NotFound
 from ropewalk.pipeline.source.offsets import LogName, Offset, Point
+from ropewalk.pipeline.tables.recorded import recorded_source
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 

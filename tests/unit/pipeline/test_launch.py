@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import subprocess
 import sys
@@ -113,3 +114,30 @@ def test_packages_are_packed_once_with_their_compiled_parts(tmp_path: Path):
     assert not any("/tests/" in name or "/include/" in name for name in names)
     written = archive.stat().st_mtime_ns
     assert pack_packages(tmp_path) == archive and archive.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    "address", ["sc://127.0.0.1:1", "sc://127.0.0.1:1/;user_id=a", "sc://[::1]:1", "sc://127.0.0.1:99999"]
+)
+def test_missing_connect_server_is_reported_at_once(address: str):
+    with pytest.raises(Unavailable, match="no Spark Connect server at sc://"):
+        launch.launch(launch.Setting(remote=address), {})
+
+
+def test_local_sessions_are_authenticated_and_on_loopback():
+    for master in ("local", "local[2]", "local[*, 3]"):
+        options = launch._options(launch.Setting(master))
+        assert options["spark.authenticate"] == "true"
+        assert options["spark.driver.bindAddress"] == options["spark.driver.host"] == "127.0.0.1"
+    assert "spark.authenticate" not in launch._options(launch.Setting("spark://host:7077"))
+
+
+def test_interrupted_calls_of_py4j_are_not_logged(caplog: pytest.LogCaptureFixture):
+    launch._quieten()
+    root = logging.getLogger()
+    try:
+        root.error("Exception while sending command.")
+        root.error("something else")
+    finally:
+        root.filters.clear()
+    assert "something else" in caplog.text and "sending command" not in caplog.text

@@ -20,13 +20,13 @@ from ropewalk.cli.pipeline.running import (
     check_names,
     now_ms,
     progress_line,
-    recorded_source,
     source_option,
     spark_options,
     spark_session,
     warehouse_option,
 )
 from ropewalk.errors import NotFound, Usage
+from ropewalk.pipeline.tables.recorded import recorded_source
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse

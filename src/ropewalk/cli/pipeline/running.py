@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
@@ -18,7 +18,8 @@ from ropewalk.cli.common.command import say, session
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder
 from ropewalk.cli.common.options import option, required
 from ropewalk.disk.repository_paths import find_repository
-from ropewalk.errors import NotFound, Usage
+from ropewalk.errors import Usage
+from ropewalk.pipeline.tables.recorded import recorded_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,18 +182,6 @@ def source_of(store: Warehouse, source: Path | None) -> Path:
         return named
     manifests = store.manifests()
     return recorded_source(manifests[-1].source) if manifests else here().git_dir
-
-
-def recorded_source(recorded: str) -> Path:
-    """Return the repository that a warehouse was filled from; raise `NotFound` if it is no longer there."""
-    with suppress(NotFound):
-        if find_repository(Path(recorded)).git_dir == Path(recorded):
-            return Path(recorded)
-    raise NotFound(
-        f"the warehouse was filled from {recorded}, and no git repository is there now",
-        path=recorded,
-        advice="Name the repository with --source.",
-    )
 
 
 @contextmanager

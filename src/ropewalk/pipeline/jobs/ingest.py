@@ -34,6 +34,7 @@ from ropewalk.pipeline.tables.channel_state import (
 )
 from ropewalk.pipeline.tables.declared import DeclaredKinds
 from ropewalk.pipeline.tables.deployments import write_deployments
+from ropewalk.pipeline.tables.recorded import is_there
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, write_typed
 from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Warehouse, write_plainly
@@ -350,7 +351,8 @@ class Ingest:
         """Return what is recorded, if the source still holds it."""
         self._standing = KnownMarks()  # others may have written since this one last did
         manifests = self.warehouse.manifests()
-        if manifests and manifests[-1].source != str(self.source):
+        # A repository that was moved is known by the heads that were recorded, below.
+        if manifests and manifests[-1].source != str(self.source) and is_there(manifests[-1].source):
             raise Conflict(
                 f"{self.warehouse.path} holds tables of {manifests[-1].source}, not of {self.source}",
                 advice="Name another --warehouse.",

@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 GATEWAY_WAIT_S = 120.0  # a JVM on a loaded machine; it takes three seconds on a quiet one
 STOP_WAIT_S = 20.0
+CONNECT_PORT = 15002  # Spark Connect's own
+CONNECT_WAIT_S = 10.0
 # What Spark's own launcher opens to unnamed modules (JavaModuleOptions), without the vector module.
 OPENED = (
     "java.base/java.lang",
@@ -53,6 +56,8 @@ OPENED = (
 # Compile once and lightly. Room for code compiled so is a fifth of the usual, and Spark fills it in minutes; from then
 # on the JVM would throw code away to compile it again.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=160m")
+# What py4j logs to the root logger when an interrupt cuts a call.
+_PY4J_NOISE = ("KeyboardInterrupt while", "Exception while sending command")
 QUIET = """\
 status = fatal
 rootLogger.level = {level}
@@ -128,7 +133,7 @@ def _quieten() -> None:
 
     # py4j logs every interrupt at length, some of them to the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while" not in record.getMessage())
+    logging.getLogger().addFilter(lambda record: not record.getMessage().startswith(_PY4J_NOISE))
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         # As its own class, which takes more arguments.
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
@@ -198,6 +203,8 @@ def _options(setting: Setting) -> dict[str, str]:
     }
     if local:
         given |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if re.fullmatch(r"local(\[.*\])?", setting.master):
+        given["spark.authenticate"] = "true"  # Spark makes the secret; a cluster has one of its own
     if setting.master.startswith("local-cluster"):
         given["spark.executor.extraJavaOptions"] = " ".join(
             [f"-Dlog4j2.configurationFile={_log_file(setting)}", *(QUICK if setting.quick else ())]
@@ -209,6 +216,7 @@ def _connect(setting: Setting) -> SparkSession:
     from pyspark.sql import SparkSession
 
     assert setting.remote is not None
+    _require_listener(setting.remote)
     try:
         builder: Any = SparkSession.builder.remote(setting.remote)
         for name, value in setting.options.items():
@@ -218,12 +226,28 @@ def _connect(setting: Setting) -> SparkSession:
     except Exception as error:
         if "pyspark" not in type(error).__module__ and not isinstance(error, (ImportError, OSError)):
             raise
-        raise Unavailable(
-            f"no Spark Connect server at {setting.remote}: {str(error).splitlines()[0][:200]}",
-            remote=setting.remote,
-            advice="Start one with Spark's sbin/start-connect-server.sh, or leave --remote out.",
-        ) from error
+        raise _no_server(setting.remote, str(error).splitlines()[0][:200]) from error
     return spark
+
+
+def _require_listener(remote: str) -> None:
+    """Raise if nothing listens at the address; Spark's own client would ask again for ten minutes."""
+    found = re.match(r"sc://(\[[^\]]+\]|[^:/;]+)(?::([0-9]{1,5}))?(?:/|$)", remote)
+    if found is None:
+        return  # pyspark says what is wrong with it
+    host, port = found[1].strip("[]"), int(found[2] or CONNECT_PORT)
+    try:
+        socket.create_connection((host, port), CONNECT_WAIT_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_server(remote, str(error)) from error
+
+
+def _no_server(remote: str, why: str) -> Unavailable:
+    return Unavailable(
+        f"no Spark Connect server at {remote}: {why}",
+        remote=remote,
+        advice="Start one with Spark's sbin/start-connect-server.sh, or leave --remote out.",
+    )
 
 
 def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:

@@ -117,7 +117,7 @@ class LogWriter(DataSourceWriter):
                 event = {
                     "ulid": row["ulid"],
                     "type": row["type"],
-                    "payload": None if text is None else orjson.loads(text),
+                    "payload": _parse_payload(text, row["ulid"]),
                 }
                 if events.setdefault(row["ulid"], event) != event:
                     raise Invalid(f"two rows with the ULID {row['ulid']} differ")
@@ -135,6 +135,16 @@ class LogWriter(DataSourceWriter):
             for outcome in log.append_all(self.topic, [Draft(events[ulid]) for ulid in sorted(events)]):
                 if isinstance(outcome, RopewalkError):
                     raise outcome
+
+
+def _parse_payload(text: str | None, ulid: str) -> Any:
+    try:
+        return None if text is None else orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(
+            f"the payload of the row with the ULID {ulid} must be JSON: {error}",
+            advice="Write it with to_json(struct(...)), or as a VARIANT.",
+        ) from error
 
 
 def _kept_options(schema: StructType) -> dict[str, str]:

@@ -6,6 +6,7 @@ deleted. Iceberg names files by absolute paths: a warehouse that was moved needs
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -45,7 +46,7 @@ def check_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | 
         opened = _open(warehouse, catalog, name)
         if opened is None:
             return f"{name} has no Iceberg table"
-        wanted = {str(path): file.size for path, file in zip(warehouse.paths(files), files, strict=True)}
+        wanted = {path: file.size for path, file in _with_rows(warehouse, files).items()}
         found = {path: each.file_size_in_bytes for path, each in _present(opened).items()}
         if found != wanted:
             odd = sorted(found.items() ^ wanted.items())
@@ -56,14 +57,14 @@ def check_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | 
 def _follow(
     warehouse: Warehouse, catalog: SqlCatalog, name: str, files: Sequence[StoredFile], last: Manifest
 ) -> None:
-    paths = warehouse.paths(files)
     opened = _open(warehouse, catalog, name)
     if opened is None:
         location = str(warehouse.inside(HOME, ICEBERG, name))
-        opened = catalog.create_table((NAMESPACE, name), schema_of(paths[-1]), location=location)
-    present = _present(opened)
-    fresh = [str(path) for path in paths if str(path) not in present]
-    gone = present.keys() - set(map(str, paths))
+        columns = schema_of(warehouse.paths(files)[-1])
+        opened = catalog.create_table((NAMESPACE, name), columns, location=location)
+    present, wanted = _present(opened), _with_rows(warehouse, files)
+    fresh = [path for path in wanted if path not in present]
+    gone = present.keys() - wanted.keys()
     if not fresh and not gone:
         return
     about = {"batch": str(last.number), "manifest": last.digest}
@@ -108,6 +109,12 @@ def _require_inside(home: str, paths: Sequence[str]) -> None:
             )
 
 
+def _with_rows(warehouse: Warehouse, files: Sequence[StoredFile]) -> dict[str, StoredFile]:
+    """Return the files that have rows, by path: a scan of Iceberg never names one that has none."""
+    named = zip(warehouse.paths(files), files, strict=True)
+    return {str(path): file for path, file in named if file.rows}
+
+
 def _present(opened: Table) -> dict[str, DataFile]:
     return {task.file.file_path: task.file for task in opened.scan().plan_files()}
 
@@ -120,6 +127,8 @@ def _catalog(warehouse: Warehouse) -> SqlCatalog:
             "Iceberg tables need the pyiceberg library",
             advice='Run: pip install ".[iceberg]" (in a checkout of ropewalk)',
         ) from error
+    # It prints a line for every column of every file that has no statistics.
+    logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
     folder = warehouse.inside(HOME, ICEBERG)
     uri = f"sqlite:///{warehouse.inside(HOME, ICEBERG, 'catalog.db')}"
     return SqlCatalog(NAMESPACE, uri=uri, warehouse=str(folder))

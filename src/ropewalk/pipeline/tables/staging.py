@@ -229,7 +229,11 @@ class _Stage:
 
     def close(self) -> dict[str, str]:
         for writer in self._writers.values():
-            writer.close()
+            try:
+                writer.close()
+            except OSError:
+                writer.is_open = False  # else it tries again when it is collected, and prints a traceback
+                raise
         return {table: f"{self._name}-{table}.parquet" for table in self._writers}
 
 

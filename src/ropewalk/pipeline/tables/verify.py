@@ -21,6 +21,7 @@ from ropewalk.pipeline.tables.delta import check_delta
 from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.derive import INGESTED
 from ropewalk.pipeline.tables.iceberg import check_iceberg
+from ropewalk.pipeline.tables.recorded import recorded_source
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, check_typed
 from ropewalk.pipeline.tables.warehouse import (
@@ -92,7 +93,8 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
         at = at.merged(manifest.end)
     if not manifests:
         return LogsReport((), tuple(steps))
-    source = manifests[-1].source if named is None else str(find_repository(named).git_dir)
+    place = recorded_source(manifests[-1].source) if named is None else find_repository(named).git_dir
+    source = str(place)
     steps.append(hold_recorded(source, at))
     if steps[-1].status == "passed":
         with refusals_raised():

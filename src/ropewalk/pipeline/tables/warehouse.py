@@ -158,6 +158,13 @@ class Warehouse:
 
     def make(self) -> Warehouse:
         """Make the folders that are missing; they are there after a power cut, too."""
+        if not self.home.is_dir() and all(
+            (self.path / name).exists() for name in ("HEAD", "objects", "refs")
+        ):
+            raise Conflict(
+                f"{self.path} is a git repository; a warehouse must be another folder",
+                advice="Name another --warehouse, as ./tables.",
+            )
         for folder in ("batches", "runs"):
             Disk().make_directories(self.inside(HOME, folder))
         return self
