@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,32 @@ def write(store: Warehouse, count: int, *tables: str, replaces: tuple[str, ...] 
     )
     store.commit(made, known)
     return made
+
+
+def write_columns(store: Warehouse, columns: dict[str, list[Any]], replaces: tuple[str, ...] = ()) -> None:
+    """A batch of a table of an event type, with columns of its own."""
+    known = store.manifests()
+    staged = store.staging("events__sold")
+    staged.mkdir(parents=True)
+    pq.write_table(pa.table(columns), staged / "part-0.parquet")
+    files = {"events__sold": store.put_in_place("events__sold", len(known) + 1)}
+    before = known[-1].digest if known else None
+    made = Manifest(
+        len(known) + 1, before, "s", "strict", NOON_MS, Offset(), Offset(), (), files, (), replaces
+    )
+    store.commit(made, known)
+
+
+def typed_batches(store: Warehouse) -> Iterator[list[dict[str, Any]]]:
+    """Write a table that grows a column and is then made anew with another type; yield the rows it has each time."""
+    with store.writing():
+        write_columns(store, {"n": [1], "text": ["a"]})
+        yield [{"n": 1, "text": "a"}]
+        write_columns(store, {"n": [2], "text": ["b"], "late": [0.5]})
+        yield [{"n": 1, "text": "a", "late": None}, {"n": 2, "text": "b", "late": 0.5}]
+        old = tuple(file.name for file in store.current_files(store.manifests())["events__sold"])
+        write_columns(store, {"n": ["x"], "late": [1.5]}, old)
+        yield [{"n": "x", "late": 1.5}]
 
 
 def rows_in(store: Warehouse, table: str) -> list[int]:
@@ -147,3 +174,12 @@ def test_merged_files_hold_the_same_rows_and_other_readers_see_the_fold(
     assert report.ok and "delta" in {step.name for step in report.steps}
     page = render(store, NOON_MS)
     assert page.count("<svg") >= 2 and "http:" not in page and "https:" not in page
+
+
+def test_delta_log_of_a_typed_table_grows_columns(tmp_path: Path):
+    store = Warehouse(tmp_path / "tables")
+    keep_delta(store)
+    for wanted in typed_batches(store):
+        found = DeltaTable(str(store.path / "events__sold")).to_pyarrow_table().to_pylist()
+        assert sorted(found, key=lambda row: str(row["n"])) == wanted
+        assert check_delta(store, store.manifests()) is None

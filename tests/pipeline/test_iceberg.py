@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from ropewalk.errors import Damaged
 from ropewalk.pipeline.tables.iceberg import check_iceberg, keep_iceberg
 from ropewalk.pipeline.tables.warehouse import Warehouse
-from tests.pipeline.test_delta import write
+from tests.pipeline.test_delta import typed_batches, write
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
@@ -75,3 +75,13 @@ def test_file_dropped_behind_the_manifests_is_named(store: Warehouse):
     catalog = SqlCatalog("ropewalk", uri=f"sqlite:///{store.iceberg_mark}", warehouse=str(store.path))
     catalog.load_table(("ropewalk", "events")).delete("n = 1")
     assert "differ about" in (check_iceberg(store, store.manifests()) or "")
+
+
+def test_iceberg_typed_table_grows_columns(tmp_path: Path):
+    store = Warehouse(tmp_path / "tables")
+    keep_iceberg(store)
+    for wanted in typed_batches(store):
+        catalog = SqlCatalog("ropewalk", uri=f"sqlite:///{store.iceberg_mark}", warehouse=str(store.path))
+        found = catalog.load_table(("ropewalk", "events__sold")).scan().to_arrow().to_pylist()
+        assert sorted(found, key=lambda row: str(row["n"])) == wanted
+        assert check_iceberg(store, store.manifests()) is None

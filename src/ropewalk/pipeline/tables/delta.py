@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Damaged, Unavailable
-from ropewalk.pipeline.tables.typed import PREFIX
 from ropewalk.pipeline.tables.warehouse import DELTA_LOG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
@@ -71,9 +70,8 @@ def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | No
 
 
 def kept_tables(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
-    """Return the tables that have a Delta log: all but those of event types, whose columns may change."""
-    found = warehouse.current_files(manifests)
-    return {table: files for table, files in found.items() if not table.startswith(PREFIX)}
+    """Return the tables that other formats follow, with their files: all that have any."""
+    return {table: files for table, files in warehouse.current_files(manifests).items() if files}
 
 
 def _follow(
@@ -122,6 +120,15 @@ def _follow(
         schema = Schema.from_arrow(schema_of(paths[fresh[-1]]))
         create_table_with_add_actions(str(folder), schema, adds, name=table, commit_properties=properties)
         return
+    columns = Schema.from_arrow(schema_of(paths[_inside(table, files[-1].name)]))
+    if (
+        len(gone) == len(present) and columns != opened.schema()
+    ):  # made anew, perhaps with columns of other types
+        opened.create_write_transaction([*adds], "overwrite", columns, commit_properties=properties)
+        return
+    known = {each.name for each in opened.schema().fields}
+    if new := [each for each in columns.fields if each.name not in known]:
+        opened.alter.add_columns(new)
     removes = [RemoveAction(name, changes, last.made_ms, present[name], {}) for name in gone]
     opened.create_write_transaction(
         [*adds, *removes], "append", opened.schema(), commit_properties=properties

@@ -18,6 +18,7 @@ from ropewalk.pipeline.tables.delta import kept_tables, schema_of
 from ropewalk.pipeline.tables.warehouse import HOME, ICEBERG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
@@ -58,23 +59,41 @@ def _follow(
     warehouse: Warehouse, catalog: SqlCatalog, name: str, files: Sequence[StoredFile], last: Manifest
 ) -> None:
     opened = _open(warehouse, catalog, name)
+    wanted = _with_rows(warehouse, files)
+    columns = schema_of(warehouse.paths(files)[-1])
+    present = _present(opened) if opened is not None else {}
+    if opened is not None and not _takes(opened, columns):
+        catalog.drop_table((NAMESPACE, name))  # the table was made anew, with columns of other types
+        opened, present = None, {}
     if opened is None:
         location = str(warehouse.inside(HOME, ICEBERG, name))
-        columns = schema_of(warehouse.paths(files)[-1])
         opened = catalog.create_table((NAMESPACE, name), columns, location=location)
-    present, wanted = _present(opened), _with_rows(warehouse, files)
     fresh = [path for path in wanted if path not in present]
     gone = present.keys() - wanted.keys()
     if not fresh and not gone:
         return
     about = {"batch": str(last.number), "manifest": last.digest}
     with opened.transaction() as change:
+        if set(columns.names) - set(opened.schema().column_names):
+            with change.update_schema() as update:
+                update.union_by_name(columns)
         if gone:
             with change.update_snapshot(snapshot_properties=about).overwrite() as overwrite:
                 for path in gone:
                     overwrite.delete_data_file(present[path])
         if fresh:
             change.add_files(fresh, about, check_duplicate_files=False)
+
+
+def _takes(opened: Table, columns: pa.Schema) -> bool:
+    """Return whether the table can have these columns; nothing is changed."""
+    from pyiceberg.exceptions import ValidationError
+
+    try:
+        opened.update_schema().union_by_name(columns)
+    except ValidationError:
+        return False
+    return True
 
 
 def _open(warehouse: Warehouse, catalog: SqlCatalog, name: str) -> Table | None:
