@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.jobs.verify import verify_logs
-from ropewalk.pipeline.tables.staging import _Stage
+from ropewalk.pipeline.source.query import make_query
+from ropewalk.pipeline.tables.derive import INGESTED
+from ropewalk.pipeline.tables.staging import _Stage, stage_group
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.tampering import TAMPERINGS, change_payload
@@ -170,6 +173,26 @@ def test_moved_repository_is_known_by_its_heads(spark: Any, world: World, tmp_pa
     moved.git("prod", 1)
     assert ingest(spark, moved, warehouse, engine="gitlog").once().rows == 1
     assert verify_tables(spark, Warehouse(warehouse)).ok
+
+
+def test_row_groups_hold_one_log_and_its_times(world: World, tmp_path: Path):
+    query = make_query({"repository": str(world.path), "columns": INGESTED})
+    stage_group(query, query.ranges(), tmp_path)
+    (path,) = tmp_path.glob("*-events.parquet")
+    with pq.ParquetFile(path) as file:
+        columns = ("engine", "topic", "height", "time")
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            stats = {name: group.column(at).statistics for name, at in _leaves(group, columns).items()}
+            assert stats["topic"].min == stats["topic"].max and stats["height"].has_min_max
+            assert stats["time"].has_min_max or stats["engine"].min == "gossip"
+        assert file.num_row_groups >= len(query.names())
+
+
+def _leaves(group: Any, names: Iterable[str]) -> dict[str, int]:
+    """The columns of a row group by name; lists make their numbers differ from those of the schema."""
+    paths = [group.column(at).path_in_schema for at in range(group.num_columns)]
+    return {name: paths.index(name) for name in names}
 
 
 def test_full_disk_leaves_no_writer_that_tries_again(tmp_path: Path):
