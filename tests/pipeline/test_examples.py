@@ -15,7 +15,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ropewalk.cli.pipeline.pipeline import ingest as ingest_command
+from ropewalk.pipeline.tables.typed import write_typed
 from tests.pipeline.test_ingest import ingest
+from tests.pipeline.test_typed import write_events
 from tests.pipeline.world import World
 from tests.tools import needs
 
@@ -55,10 +57,12 @@ def test_dbt_models_run_over_a_warehouse(spark: Any, world: World, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_notebook_runs_from_top_to_bottom(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_notebook_runs_from_top_to_bottom(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import nbformat
     from nbclient import NotebookClient
 
+    write_typed([write_events(tmp_path / "1.parquet", [{"build": 4711}])], {}, tmp_path / "tables")
+    monkeypatch.setenv("WAREHOUSE", str(tmp_path / "tables"))
     monkeypatch.setenv("REPOSITORY", str(world.path))
     book: Any = nbformat.read(EXAMPLES / "spark" / "events.ipynb", as_version=4)
     NotebookClient(book, timeout=300, kernel_name="python3").execute()
@@ -70,6 +74,7 @@ def test_notebook_runs_from_top_to_bottom(world: World, monkeypatch: pytest.Monk
         if "data" in output
     )
     assert "20" in said and "True" in said and "False" not in said
+    assert "events__deploy_finished" in said and "4711" in said
 
 
 @needs("java")

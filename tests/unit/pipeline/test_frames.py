@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 from tests.pipeline.world import World, usual
 
-from ropewalk.errors import Invalid, InvalidName, NotFound
+from ropewalk.errors import HistoryRewritten, Invalid, InvalidName, NotFound
 from ropewalk.kernel.proofs import verify_inclusion
 from ropewalk.pipeline import to_arrow, to_pandas, to_polars
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.source.query import make_query
 from ropewalk.pipeline.source.schemas import LEDGER_COLUMNS, SHARED_COLUMNS
 
 
@@ -117,3 +120,29 @@ def test_what_makes_no_sense_is_refused(world: World, options: dict[str, str], e
 def test_an_empty_repository_is_an_empty_table(tmp_path):
     World.make(tmp_path / "empty.git")
     assert to_arrow(tmp_path / "empty.git").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {"gitlog": 5},
+        {"gitlog": {"prod": 5}},
+        {"gitlog": {"prod": {"head": "ab"}}},
+        {"gitlog": {"prod": {"position": -1, "head": "ab"}}},
+        {"gitlog": {"prod": {"position": True, "head": "ab"}}},
+        {"gitlog": {"prod": {"position": "1", "head": "ab"}}},
+        {"gitlog": {"prod": {"position": 1, "head": None}}},
+        {"evil": {"prod": {"position": 1, "head": "ab"}}},
+    ],
+)
+def test_damaged_checkpoint_is_refused(logs: Any):
+    with pytest.raises(Invalid):
+        Offset.from_json({"version": 1, "logs": logs})
+
+
+@pytest.mark.parametrize("engine", ["gitlog", "gossip", "ledger"])
+def test_checkpoint_that_names_a_log_outside_is_refused(world: World, engine: str):
+    point = {"position": 1, "head": "ab"}
+    at = Offset.from_json({"version": 1, "logs": {engine: {"../../outside": point}}})
+    with pytest.raises((HistoryRewritten, InvalidName)):
+        make_query({"repository": str(world.path)}).require(at)

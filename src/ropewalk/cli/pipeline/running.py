@@ -80,6 +80,8 @@ class Job:
     @contextmanager
     def running(self, memory_mb: int = 1024) -> Iterator[tuple[SparkSession, dict[str, Any]]]:
         """Yield a session and the facts that are written down of the run."""
+        if self.name != "ingest" and not self.store.home.is_dir():
+            say(f"{self.store.path} was no warehouse; it will hold only what {self.name} finds")
         started = spark_session(self.master, self.remote, memory_mb=memory_mb)
         with recorded(self.store, self.name) as facts, started as spark:
             yield spark, facts

@@ -108,15 +108,26 @@ class Offset:
         for engine, topics in value["logs"].items():
             if engine not in ENGINES:
                 raise Invalid(f"an offset of the unknown engine {engine!r}")
+            if not isinstance(topics, dict):
+                raise Invalid(f"no offset of ours: {json.dumps(topics)[:80]}")
             for topic, at in topics.items():
-                points[LogName(engine, topic)] = Point(
-                    int(at["position"]), str(at["head"]), str(at.get("fault", ""))
-                )
+                points[LogName(engine, topic)] = _parse_point(at)
         return cls(points)
 
     def merged(self, later: Offset) -> Offset:
         """Return this offset with another's points over its own."""
         return Offset({**self.points, **later.points})
+
+
+def _parse_point(value: Any) -> Point:
+    given = value if isinstance(value, dict) else {}
+    position, head, fault = given.get("position"), given.get("head"), given.get("fault", "")
+    if type(position) is not int or position < 0 or not isinstance(head, str) or not isinstance(fault, str):
+        raise Invalid(
+            f"a point of an offset must have a position and a head, got {json.dumps(value)[:80]}",
+            advice="The checkpoint of the stream is damaged: start the stream with a new one.",
+        )
+    return Point(position, head, fault)
 
 
 def cut_evenly(start: int, end: int, rows_per_entry: float, rows_max: int) -> Iterator[tuple[int, int]]:
