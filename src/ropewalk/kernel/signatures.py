@@ -64,6 +64,8 @@ def _refused_points() -> frozenset[bytes]:
 
 
 _ED_REFUSED = _refused_points()
+ED25519_REFUSED = b"".join(sorted(_ED_REFUSED))
+"""The encodings that neither a key nor R may have, end to end."""
 
 # Holds only in the equation multiplied by the cofactor (R carries a point of order 8).
 _ED_PROBE = (
@@ -88,6 +90,21 @@ def _sodium() -> tuple[Callable[[bytes, bytes], bytes], type[Exception]]:
         "this libsodium verifies Ed25519 with the cofactor; its verdicts would differ from other machines'",
         advice="Install PyNaCl from its wheel, with the libsodium it brings.",
     )
+
+
+@cache
+def sodium_open() -> int | None:
+    """Return the address of libsodium's crypto_sign_open for compiled loops; None if it cannot be reached.
+
+    A loop that calls it must first refuse R and S as `SCHEMES["ed25519"].verify` does.
+    """
+    _sodium()  # refuses a libsodium with other verdicts
+    try:
+        from nacl._sodium import ffi, lib
+
+        return int(ffi.cast("uintptr_t", ffi.addressof(lib, "crypto_sign_open")))
+    except (ImportError, AttributeError, TypeError):
+        return None
 
 
 def _ed25519_fault(raw: bytes) -> str | None:

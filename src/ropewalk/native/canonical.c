@@ -129,25 +129,31 @@ static int is_time(const uint8_t *at, size_t size) {
     return size == 20 || (at[19] == '.' && number(at + 20, (int)size - 21) >= 0);
 }
 
+/* The digits of base64, each one more than it stands for; 0 for all other bytes. */
+static const uint8_t DIGITS[256] = {
+    ['A'] = 1, ['B'] = 2, ['C'] = 3, ['D'] = 4, ['E'] = 5, ['F'] = 6, ['G'] = 7, ['H'] = 8, ['I'] = 9,
+    ['J'] = 10, ['K'] = 11, ['L'] = 12, ['M'] = 13, ['N'] = 14, ['O'] = 15, ['P'] = 16, ['Q'] = 17, ['R'] = 18,
+    ['S'] = 19, ['T'] = 20, ['U'] = 21, ['V'] = 22, ['W'] = 23, ['X'] = 24, ['Y'] = 25, ['Z'] = 26, ['a'] = 27,
+    ['b'] = 28, ['c'] = 29, ['d'] = 30, ['e'] = 31, ['f'] = 32, ['g'] = 33, ['h'] = 34, ['i'] = 35, ['j'] = 36,
+    ['k'] = 37, ['l'] = 38, ['m'] = 39, ['n'] = 40, ['o'] = 41, ['p'] = 42, ['q'] = 43, ['r'] = 44, ['s'] = 45,
+    ['t'] = 46, ['u'] = 47, ['v'] = 48, ['w'] = 49, ['x'] = 50, ['y'] = 51, ['z'] = 52, ['0'] = 53, ['1'] = 54,
+    ['2'] = 55, ['3'] = 56, ['4'] = 57, ['5'] = 58, ['6'] = 59, ['7'] = 60, ['8'] = 61, ['9'] = 62, ['+'] = 63,
+    ['/'] = 64,
+};
+
 /* The 64 bytes of 88 characters of base64 that have one spelling only. */
 static int is_signature(const uint8_t *text, uint8_t *out) {
-    uint32_t bits = 0;
+    uint32_t bits = 0, all = 0;
     if (text[86] != '=' || text[87] != '=') return 0;
     for (int i = 0; i < 86; i++) {
-        uint8_t c = text[i];
-        int digit = c >= 'A' && c <= 'Z'   ? c - 'A'
-                    : c >= 'a' && c <= 'z' ? c - 'a' + 26
-                    : c >= '0' && c <= '9' ? c - '0' + 52
-                    : c == '+'             ? 62
-                    : c == '/'             ? 63
-                                           : -1;
-        if (digit < 0) return 0;
-        bits = bits << 6 | (uint32_t)digit;
+        const uint32_t digit = (uint32_t)DIGITS[text[i]] - 1; /* no branch on it: signatures look like chance */
+        all |= digit;
+        bits = bits << 6 | (digit & 63);
         if (i % 4 == 1) *out++ = (uint8_t)(bits >> 4);
         if (i % 4 == 2) *out++ = (uint8_t)(bits >> 2);
         if (i % 4 == 3) *out++ = (uint8_t)bits;
     }
-    return !(bits & 15);
+    return all < 64 && !(bits & 15);
 }
 
 static int is_hex(const uint8_t *text, const uint8_t hash[32]) {
@@ -176,39 +182,105 @@ static size_t fit(const uint8_t *raw, size_t size, const uint8_t *mould, const u
     return memcmp(end - 2, "\"}", 2) || !is_time(at, (size_t)(end - 2 - at)) ? 0 : stop;
 }
 
-/* For each of the lines that lie end to end: the template that it fits, or -1; where its payload ends; and whether the
- * payload was held against its hash, which is left to the caller above one chunk. Decoded signatures go to `sigs`. */
-EXPORT int32_t ropewalk_cast(const uint8_t *raw, const uint64_t *ends, uint64_t count, const uint8_t *moulds,
-                             const uint64_t *mould_ends, uint64_t mould_count, int32_t (*out)[3], uint8_t (*sigs)[SIG]) {
-    const uint8_t *payloads[GROUP];
+/* What the loop knows of the templates: three parts of each around its payload, and three of what its author signs,
+ * split at hash and time; `hash_first` says which comes first. */
+typedef struct {
+    const uint8_t *raw, *signs, *hash_first;
+    const uint64_t *ends, *sign_ends;
+    uint64_t count;
+} templates;
+
+/* Write a signature, then what it signs; returns where that ends, NULL if there is no room. */
+static uint8_t *write_signed(const templates *of, uint64_t m, const uint8_t *sig, const uint8_t *hash,
+                             const uint8_t *stamp, size_t stamp_size, uint8_t *at, const uint8_t *end) {
+    const uint64_t from = m ? of->sign_ends[3 * m - 1] : 0, *ends = of->sign_ends + 3 * m;
+    const int first = of->hash_first[m];
+    if ((size_t)(end - at) < SIG + HEX + stamp_size + (ends[2] - from)) return NULL;
+    memcpy(at, sig, SIG), at += SIG;
+    memcpy(at, of->signs + from, ends[0] - from), at += ends[0] - from;
+    memcpy(at, first ? hash : stamp, first ? HEX : stamp_size), at += first ? HEX : stamp_size;
+    memcpy(at, of->signs + ends[0], ends[1] - ends[0]), at += ends[1] - ends[0];
+    memcpy(at, first ? stamp : hash, first ? stamp_size : HEX), at += first ? stamp_size : HEX;
+    memcpy(at, of->signs + ends[1], ends[2] - ends[1]), at += ends[2] - ends[1];
+    return at;
+}
+
+typedef struct {
+    const uint8_t *raw[GROUP];
     uint32_t sizes[GROUP];
-    uint64_t lines[GROUP], last = 0;
-    uint8_t hashes[GROUP][32];
-    int waiting = 0;
+    uint64_t lines[GROUP];
+    int count;
+} waiting;
+
+static void wait_for(waiting *it, const uint8_t *raw, size_t size, uint64_t line) {
+    it->raw[it->count] = raw, it->sizes[it->count] = (uint32_t)size, it->lines[it->count++] = line;
+}
+
+/* For each of the lines that lie end to end: the template that it fits, or -1; where its payload ends; and what was
+ * hashed: 1 if the payload was held against its hash, 2 if `intents` has the hash of what the author signs; both are
+ * left to the caller above one chunk. `out_signed` takes for each line that fits its signature and what it signs, and
+ * `out_ends` where these end. */
+EXPORT int32_t ropewalk_cast(const uint8_t *raw, const uint64_t *ends, uint64_t count, const uint8_t *moulds,
+                             const uint64_t *mould_ends, const uint8_t *signs, const uint64_t *sign_ends,
+                             const uint8_t *hash_first, uint64_t mould_count, int32_t (*out)[3], uint8_t *out_signed,
+                             uint64_t room, uint64_t *out_ends, uint8_t (*intents)[32]) {
+    const templates of = {moulds, signs, hash_first, mould_ends, sign_ends, mould_count};
+    const uint8_t *const out_end = out_signed + room;
+    uint8_t hashes[GROUP][32], sig[SIG], *at = out_signed;
+    waiting payloads = {.count = 0}, statements = {.count = 0};
+    uint64_t last = 0;
     if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || !mould_count) return -1;
     for (uint64_t i = 0, begin = 0; i < count; begin = ends[i++]) {
         out[i][0] = -1, out[i][1] = out[i][2] = 0;
         if (ends[i] < begin || ends[i] - begin > INT32_MAX) return -1;
-        for (uint64_t tried = 0; tried < mould_count; tried++) { /* the next line often fits the next template */
-            const uint64_t m = (last + tried) % mould_count, from = m ? mould_ends[3 * m - 1] : 0;
-            const size_t stop = fit(raw + begin, ends[i] - begin, moulds, mould_ends + 3 * m, from, sigs[i]);
+        const uint8_t *const line = raw + begin;
+        for (uint64_t tried = 0; tried < of.count; tried++) { /* the next line often fits the next template */
+            const uint64_t m = (last + tried) % of.count, from = m ? of.ends[3 * m - 1] : 0;
+            const size_t stop = fit(line, ends[i] - begin, of.raw, of.ends + 3 * m, from, sig);
             if (!stop) continue;
-            const size_t head = mould_ends[3 * m] - from;
+            const size_t head = of.ends[3 * m] - from, around = of.ends[3 * m + 2] - of.ends[3 * m];
+            const uint8_t *const hash = line + stop + strlen(",\"payload_hash\":\"");
+            const uint8_t *const stamp = hash + HEX + SIG_TEXT + around, *const signs_at = at + SIG;
+            const size_t stamp_size = (size_t)(raw + ends[i] - 2 - stamp);
+            if (!(at = write_signed(&of, m, sig, hash, stamp, stamp_size, at, out_end))) return -1;
             out[i][0] = (int32_t)m, out[i][1] = (int32_t)stop, last = m + 1;
-            if (stop - head <= HASH_SHORT_MAX) {
-                payloads[waiting] = raw + begin + head, sizes[waiting] = (uint32_t)(stop - head);
-                lines[waiting++] = i;
-            }
+            if (stop - head <= HASH_SHORT_MAX) wait_for(&payloads, line + head, stop - head, i);
+            if (at - signs_at <= HASH_SHORT_MAX) wait_for(&statements, signs_at, (size_t)(at - signs_at), i);
             break;
         }
-        if (waiting < GROUP && (i + 1 < count || !waiting)) continue;
-        hash_short(payloads, sizes, waiting, hashes);
-        for (; waiting; waiting--) {
-            const uint64_t line = lines[waiting - 1];
-            const uint8_t *hash = payloads[waiting - 1] + sizes[waiting - 1] + strlen(",\"payload_hash\":\"");
-            if (is_hex(hash, hashes[waiting - 1])) out[line][2] = 1;
-            else out[line][0] = -1;
+        out_ends[i] = (uint64_t)(at - out_signed);
+        if (payloads.count < GROUP && statements.count < GROUP && i + 1 < count) continue;
+        hash_short(payloads.raw, payloads.sizes, payloads.count, hashes);
+        for (; payloads.count; payloads.count--) {
+            const int n = payloads.count - 1;
+            const uint8_t *hash = payloads.raw[n] + payloads.sizes[n] + strlen(",\"payload_hash\":\"");
+            if (is_hex(hash, hashes[n])) out[payloads.lines[n]][2] |= 1;
+            else out[payloads.lines[n]][0] = -1;
         }
+        hash_short(statements.raw, statements.sizes, statements.count, hashes);
+        for (; statements.count; statements.count--) {
+            const int n = statements.count - 1;
+            memcpy(intents[statements.lines[n]], hashes[n], 32);
+            out[statements.lines[n]][2] |= 2;
+        }
+    }
+    return 0;
+}
+
+/* For each of the messages that lie end to end, a signature and what it signs: 1 if it surely holds under its Ed25519
+ * key, else 0. `open` is libsodium's crypto_sign_open. An R that is refused, and an S near the order of the group, are
+ * left to Python, which defines the verdict; so is a message without a key, whose number is -1. */
+EXPORT int32_t ropewalk_signed(int (*open)(uint8_t *, unsigned long long *, const uint8_t *, unsigned long long,
+                                           const uint8_t *),
+                               const uint8_t *raw, const uint64_t *ends, uint64_t count, const uint8_t (*keys)[32],
+                               uint64_t key_count, const int32_t *key_of, const uint8_t (*refused)[32],
+                               uint64_t refused_count, uint8_t *out) {
+    for (uint64_t i = 0, begin = 0; i < count; begin = ends[i++]) {
+        int sure = key_of[i] >= 0 && (uint64_t)key_of[i] < key_count;
+        if (ends[i] < begin) return -1;
+        sure = sure && ends[i] - begin >= SIG && raw[begin + SIG - 1] < 0x10;
+        for (uint64_t n = 0; sure && n < refused_count; n++) sure = memcmp(raw + begin, refused[n], 32) != 0;
+        out[i] = sure && !open(NULL, NULL, raw + begin, ends[i] - begin, keys[key_of[i]]);
     }
     return 0;
 }

@@ -15,7 +15,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.merkle import LEDGER
 from ropewalk.ledger.envelope import template_cache
-from ropewalk.ledger.envelope.envelope import parse, parse_run, parse_stored
+from ropewalk.ledger.envelope.envelope import parse, parse_run, parse_stored, recast_run
 from ropewalk.ledger.envelope.fields import DEFAULT_SIGNED
 from ropewalk.ledger.envelope.model import Envelope, signature_preimage
 from ropewalk.ledger.rules.rules import judge
@@ -91,12 +91,14 @@ def test_a_run_is_cast_by_the_loop(size: int):
         parse_stored(plain({"n": 1}, event_type=kind).raw)
     run = [plain({"n": n, "text": "é" + "x" * size}, event_type=kinds[n % 2]).raw for n in range(9)]
     run[4] = run[4].replace(b'"n":4', b'"n":5')
-    found = template_cache.recast_all(run)
-    assert found == [template_cache.recast(raw) for raw in run]
-    if native.is_here():
-        assert [facts is None for facts in found] == [n == 4 for n in range(9)]
+    found = recast_run(run)
+    assert [each is None for each in found] == [n == 4 or not native.is_here() for n in range(9)]
+    known = [template_cache.recast(raw) for raw in run]
+    for each, facts in zip(found, known, strict=True):
+        if each is not None and facts is not None:
+            assert facts.items() <= vars(each).items() and each.intent == blake3(each.preimage)
     with native.switched_off():
-        assert template_cache.recast_all(run) == [None] * 9
+        assert recast_run(run) == [None] * 9
 
 
 @given(JSON, TIMES)

@@ -7,6 +7,7 @@ import random
 import sys
 import zlib
 from array import array
+from itertools import accumulate
 from pathlib import Path
 
 from ropewalk.kernel import merkle
@@ -126,16 +127,50 @@ def read_lines(loaded: ctypes.CDLL, chance: random.Random) -> None:
         (parts[0], b'[1,"x"],"payload_hash":"', b"0" * 64, parts[1], b"A" * 86 + b"==", parts[2])
     )
     envelope = (whole + b'2024-11-01T12:00:00.5Z"}')[: chance.choice([999, chance.randrange(300)])]
-    moulds = b"".join(parts)
+    moulds, signs = b"".join(parts), chance.randbytes(chance.choice([9, 1_100]))
+    room = chance.choice([64 + 64 + 22 + len(signs), chance.randrange(1, 300)])
     loaded.ropewalk_cast(
         ctypes.create_string_buffer(envelope, len(envelope)) if envelope else None,
         (ctypes.c_uint64 * 1)(len(envelope)),
         1,
         ctypes.create_string_buffer(moulds, len(moulds)),
         (ctypes.c_uint64 * 3)(*ends),
+        ctypes.create_string_buffer(signs, len(signs)),
+        (ctypes.c_uint64 * 3)(3, 6, len(signs)),
+        (ctypes.c_uint8 * 1)(chance.randrange(2)),
         1,
         (ctypes.c_int32 * 3)(),
+        (ctypes.c_uint8 * room)(),
+        room,
+        (ctypes.c_uint64 * 1)(),
+        (ctypes.c_uint8 * 32)(),
+    )
+
+
+def read_all(_message: int, _size: int, signed: int, size: int, key: int) -> int:
+    """Stand in for libsodium: read all it is given."""
+    return len(ctypes.string_at(signed, size) + ctypes.string_at(key, 32)) % 2
+
+
+_pointer = ctypes.c_void_p
+OPEN = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, _pointer, _pointer, ctypes.c_ulonglong, _pointer)(read_all)
+
+
+def look_at_signatures(loaded: ctypes.CDLL, chance: random.Random) -> None:
+    """Messages of any size, also below a signature, with and without a key."""
+    sizes = [chance.choice([0, 31, 63, 64, 65, 200]) for _ in range(chance.randrange(1, 5))]
+    ends, text = array("Q", accumulate(sizes)), chance.randbytes(sum(sizes))
+    loaded.ropewalk_signed(
+        OPEN,
+        ctypes.create_string_buffer(text, len(text)) if text else None,
+        (ctypes.c_uint64 * len(ends))(*ends),
+        len(ends),
         (ctypes.c_uint8 * 64)(),
+        2,
+        (ctypes.c_int32 * len(ends))(*(chance.randrange(-1, 3) for _ in ends)),
+        (ctypes.c_uint8 * 64)(),
+        2,
+        (ctypes.c_uint8 * len(ends))(),
     )
 
 
@@ -148,6 +183,7 @@ def main() -> None:
     for n in range(rounds):
         woven += weave(loaded, chance) >= 0
         read_lines(loaded, chance)
+        look_at_signatures(loaded, chance)
         if n % 20 == 0:
             pack(chance)
             hash_messages(chance)

@@ -28,7 +28,8 @@ from ropewalk.ledger.envelope import formats
 from ropewalk.ledger.envelope.edge_forms import canonical_members, mark_cbor, mark_json, unmark
 from ropewalk.ledger.envelope.fields import OPTIONAL, SCHEMA, STRICT_SIGNED, EventClass, parse_timestamp
 from ropewalk.ledger.envelope.model import Envelope, EnvelopeId, payload_hash, signature_preimage
-from ropewalk.ledger.envelope.template_cache import learn, recast, recast_all
+from ropewalk.ledger.envelope.run import EnvelopeRun, make_known
+from ropewalk.ledger.envelope.template_cache import CastLines, cast_lines, learn, recast
 
 ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send
 INLINE_BYTES_MAX: Final = 1 << 20  # a larger payload must be detached
@@ -84,20 +85,36 @@ def parse_stored(raw: bytes, known_id: bytes | None = None) -> Envelope:
     return _learnt(_envelope(raw, checked, key, known_id))
 
 
-def parse_run(raws: Sequence[bytes], known_ids: Sequence[bytes]) -> Iterator[Envelope]:
-    """Yield what `parse_stored` returns for each of them; those of known templates are checked by one compiled loop."""
-    for raw, known_id, known in zip(raws, known_ids, recast_run(raws, known_ids), strict=True):
-        yield parse_stored(raw, known_id) if known is None else known
+def parse_run(raws: Sequence[bytes], known_ids: Sequence[bytes]) -> EnvelopeRun | Iterator[Envelope]:
+    """Return what `parse_stored` returns for each of them, an `EnvelopeRun` if the templates of all are cached."""
+    lines = cast_lines(raws)
+    moulds = lines.moulds() if lines is not None and max(map(len, raws)) <= INLINE_BYTES_MAX else None
+    if lines is not None and moulds is not None:
+        return EnvelopeRun(lines, moulds, known_ids)
+    known = _recast_each(raws, known_ids, lines)
+    return (
+        parse_stored(raw, known_id) if each is None else each
+        for raw, known_id, each in zip(raws, known_ids, known, strict=True)
+    )
 
 
-def recast_run(raws: Sequence[bytes], known_ids: Sequence[bytes] | None = None) -> list[Envelope | None]:
+def recast_run(raws: Sequence[bytes]) -> list[Envelope | None]:
     """Return the envelopes whose templates are cached, checked by one compiled loop; None for all others."""
-    return [
-        _made(facts, LEDGER.leaf(raws[at]) if known_ids is None else known_ids[at])
-        if facts is not None and len(raws[at]) <= INLINE_BYTES_MAX
-        else None
-        for at, facts in enumerate(recast_all(raws))
-    ]
+    return _recast_each(raws, None, cast_lines(raws))
+
+
+def _recast_each(
+    raws: Sequence[bytes], known_ids: Sequence[bytes] | None, lines: CastLines | None
+) -> list[Envelope | None]:
+    made: list[Envelope | None] = [None] * len(raws)
+    if lines is None:
+        return made
+    for at, raw in enumerate(raws):
+        mould = lines.mould(at) if len(raw) <= INLINE_BYTES_MAX else None
+        if mould is not None:
+            known_id = LEDGER.leaf(raw) if known_ids is None else known_ids[at]
+            made[at] = make_known(lines.facts(at, mould), known_id)
+    return made
 
 
 def parse_cbor(raw: bytes) -> Envelope:
@@ -240,15 +257,7 @@ def _recast(raw: bytes, known_id: bytes | None = None) -> Envelope | None:
     facts = recast(raw) if len(raw) <= INLINE_BYTES_MAX else None
     if facts is None:
         return None
-    return _made(facts, known_id or LEDGER.leaf(raw))
-
-
-def _made(facts: dict[str, Any], known_id: bytes) -> Envelope:
-    facts["id"] = known_id
-    made = object.__new__(Envelope)
-    # The generated `__init__` of a frozen class would cost as much as the rest of this function.
-    object.__setattr__(made, "__dict__", facts)
-    return made
+    return make_known(facts, known_id or LEDGER.leaf(raw))
 
 
 def _learnt(envelope: Envelope) -> Envelope:

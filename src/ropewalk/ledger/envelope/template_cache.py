@@ -16,7 +16,8 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from blake3 import blake3
 
@@ -24,10 +25,11 @@ from ropewalk import native
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SIGNATURE_BYTES, PublicKey
+from ropewalk.kernel.merkle import HASH_BYTES
 from ropewalk.ledger.envelope.fields import parse_timestamp
 
 if TYPE_CHECKING:
-    from ropewalk.native.canonical import Templates
+    from ropewalk.native.canonical import Cast, Templates
 
 _FIRST: Final = b'{"domain":"'  # evidence, chains, tags and correlation ids would come before it
 _PAYLOAD: Final = b',"payload":'
@@ -36,6 +38,9 @@ _SIG: Final = b'"sig":"'
 _STAMP: Final = b'"timestamp":"'
 _HASH_TEXT: Final = 64
 _SIG_TEXT: Final = 88
+_PAYLOAD_HASHED: Final = 1  # what the loop says of a line
+_STATEMENT_HASHED: Final = 2
+_ALL_HASHED: Final = 3
 
 # Members with a different value in every envelope would make a template that is never used again.
 _MEMBERS: Final = frozenset(
@@ -69,8 +74,8 @@ class _Cut(NamedTuple):
     stamp: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Mould:
+@dataclass(frozen=True, slots=True, eq=False)
+class Mould:
     """Facts shared by all envelopes with these bytes around their payload; the preimage is split at hash and time."""
 
     fields: dict[str, Any]
@@ -79,8 +84,8 @@ class _Mould:
     hash_first: bool
 
 
-_moulds: dict[tuple[bytes, bytes, bytes], _Mould] = {}
-_packed: tuple[int, list[tuple[tuple[int, ...], _Mould]], Templates] | None = None
+_moulds: dict[tuple[bytes, bytes, bytes], Mould] = {}
+_packed: _Packed | None = None
 
 
 def recast(raw: bytes) -> dict[str, Any] | None:
@@ -102,59 +107,121 @@ def recast(raw: bytes) -> dict[str, Any] | None:
         return None
     if len(signature) != SIGNATURE_BYTES or b2a_base64(signature, newline=False) != cut.sig:
         return None
-    return _facts(raw, mould, signature, cut.hash, cut.stamp)
-
-
-def recast_all(raws: Sequence[bytes]) -> list[dict[str, Any] | None]:
-    """Return what `recast` returns for each of them, or None, by one compiled loop; all None without it."""
-    facts: list[dict[str, Any] | None] = [None] * len(raws)
-    if len(raws) < _FEW or not _moulds or not native.is_here():
-        return facts
-    moulds, templates = _pack()
-    found = templates.cast(raws)
-    if found is None:
-        return facts
-    numbers, signatures = found
-    for at, raw in enumerate(raws):
-        number, end, hashed = numbers[3 * at : 3 * at + 3]
-        if number < 0:
-            continue
-        (head, middle, tail), mould = moulds[number]
-        digest = end + len(_HASH)
-        hash_ = raw[digest : digest + _HASH_TEXT]
-        if not hashed and blake3(raw[head:end]).hexdigest().encode() != hash_:
-            continue
-        stamp = raw[digest + _HASH_TEXT + middle + _SIG_TEXT + tail : -2]
-        signature = signatures[SIGNATURE_BYTES * at : SIGNATURE_BYTES * (at + 1)]
-        facts[at] = _facts(raw, mould, signature, hash_, stamp)
-    return facts
-
-
-def _facts(raw: bytes, mould: _Mould, signature: bytes, hash_: bytes, stamp: bytes) -> dict[str, Any]:
     before, between, after = mould.preimage
-    first, second = (hash_, stamp) if mould.hash_first else (stamp, hash_)
+    first, second = (cut.hash, cut.stamp) if mould.hash_first else (cut.stamp, cut.hash)
     return {
         "raw": raw,
         "fields": mould.fields,
         "public_key": mould.public_key,
         "signature_bytes": signature,
-        "timestamp": stamp.decode(),
+        "timestamp": cut.stamp.decode(),
         "preimage": b"".join((before, first, between, second, after)),
         "hash_holds": True,
     }
 
 
-def _pack() -> tuple[list[tuple[tuple[int, ...], _Mould]], Templates]:
-    """Return the newest templates with the sizes of their parts, and as the loop takes them."""
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """The newest templates, as the loop takes them, and the keys of their authors; -1 for one that is not Ed25519."""
+
+    count: int  # of all templates when these were packed
+    heads: list[int]
+    moulds: list[Mould]
+    templates: Templates
+    keys: bytes
+    key_of: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CastLines:
+    """Lines as one compiled loop found them: which template each fits, its signature, and what it signs."""
+
+    raws: Sequence[bytes]
+    packed: _Packed
+    found: Cast
+
+    def mould(self, at: int) -> Mould | None:
+        """Return the template that a line fits, with its payload's hash; None if that is not sure."""
+        number, end = self.found.templates[at], self.found.stops[at]
+        if number < 0:
+            return None
+        if not self.found.hashed[at] & _PAYLOAD_HASHED:
+            raw, digest = self.raws[at], end + len(_HASH)
+            payload = blake3(raw[self.packed.heads[number] : end]).hexdigest()
+            if payload.encode() != raw[digest : digest + _HASH_TEXT]:
+                return None
+        return self.packed.moulds[number]
+
+    def moulds(self) -> list[Mould] | None:
+        """Return the templates of all lines; None if one fits none."""
+        if min(self.found.templates) < 0:
+            return None
+        if min(self.found.hashed) == _ALL_HASHED:
+            return [self.packed.moulds[number] for number in self.found.templates]
+        moulds = [self.mould(at) for at in range(len(self.raws))]
+        return None if None in moulds else cast(list[Mould], moulds)
+
+    def facts(self, at: int, mould: Mould) -> dict[str, Any]:
+        """Return the facts of a line that fits a template."""
+        raw, only = self.raws[at], range(at, at + 1)
+        signed, _ = self.signed(only)
+        return {
+            "raw": raw,
+            "fields": mould.fields,
+            "public_key": mould.public_key,
+            "signature_bytes": signed[:SIGNATURE_BYTES],
+            "timestamp": raw[raw.rindex(b'"', 0, -2) + 1 : -2].decode(),
+            "preimage": signed[SIGNATURE_BYTES:],
+            "hash_holds": True,
+            "_intent": self.intents(only),
+        }
+
+    def signed(self, lines: range) -> tuple[bytes, Sequence[int]]:
+        """Return the signatures of some lines, each with what it signs behind it, and where each of these ends."""
+        ends = self.found.ends
+        if len(lines) == len(ends):
+            return self.found.signed, ends
+        begin = ends[lines.start - 1] if lines.start else 0
+        return self.found.signed[begin : ends[lines.stop - 1]], [ends[at] - begin for at in lines]
+
+    def intents(self, lines: range) -> bytes:
+        """Return the digests of what was signed in some lines, end to end."""
+        if all(self.found.hashed[at] & _STATEMENT_HASHED for at in lines):
+            return self.found.intents[HASH_BYTES * lines.start : HASH_BYTES * lines.stop]
+        signed = (self.signed(range(at, at + 1))[0] for at in lines)
+        return b"".join(blake3(each[SIGNATURE_BYTES:]).digest() for each in signed)
+
+    def key_of(self, at: int) -> int:
+        """Return which of the packed keys signed a line, -1 if it is not Ed25519."""
+        return self.packed.key_of[self.found.templates[at]]
+
+
+def cast_lines(raws: Sequence[bytes]) -> CastLines | None:
+    """Return what one compiled loop finds of lines; None without it, or without templates."""
+    if len(raws) < _FEW or not _moulds or not native.is_here():
+        return None
+    packed = _pack()
+    found = packed.templates.cast(raws)
+    return None if found is None else CastLines(raws, packed, found)
+
+
+def _pack() -> _Packed:
+    """Return the newest templates, packed again when there are more."""
     global _packed
-    count = len(_moulds)
-    if _packed is None or _packed[0] != count:
+    if _packed is None or _packed.count != len(_moulds):
         from ropewalk.native.canonical import Templates
 
         newest = list(_moulds.items())[-_PACKED_MAX:]
-        sizes = [(tuple(map(len, parts)), mould) for parts, mould in newest]
-        _packed = count, sizes, Templates([parts for parts, _ in newest])
-    return _packed[1:]
+        parts, moulds = [each for each, _ in newest], [mould for _, mould in newest]
+        templates = Templates(
+            parts, [mould.preimage for mould in moulds], [mould.hash_first for mould in moulds]
+        )
+        plain = [mould.public_key.alg == "ed25519" for mould in moulds]
+        keys = [mould.public_key.raw for mould, fits in zip(moulds, plain, strict=True) if fits]
+        key_of = [at - 1 if fits else -1 for at, fits in zip(accumulate(plain), plain, strict=True)]
+        heads = [len(head) for head, _, _ in parts]
+        _packed = _Packed(len(_moulds), heads, moulds, templates, b"".join(keys), key_of)
+    return _packed
 
 
 def learn(raw: bytes, value: dict[str, Any], public_key: PublicKey, preimage: bytes) -> None:
@@ -181,7 +248,7 @@ def learn(raw: bytes, value: dict[str, Any], public_key: PublicKey, preimage: by
     fields["signature"] = {"alg": signature["alg"], "signed_fields": tuple(signature["signed_fields"])}
     if len(_moulds) >= _MOULDS_MAX:
         _moulds.clear()
-    _moulds[cut.mould] = _Mould(
+    _moulds[cut.mould] = Mould(
         fields, public_key, (preimage[:one], preimage[one_end:two], preimage[two_end:]), spans[0] < spans[1]
     )
 

@@ -9,22 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from ropewalk.errors import BrokenLink, RopewalkError, Unverified
 from ropewalk.kernel.entry import join
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents
-from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
 from ropewalk.ledger.block.leaves import leaf_hashes, split_hashes
 from ropewalk.ledger.envelope.envelope import parse_run, parse_stored
 from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.envelope.run import EnvelopeRun
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.statements import is_key_statement
+from ropewalk.ledger.proof.seen import SeenEnvelopes as SeenEnvelopes
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
-from ropewalk.ledger.rules.rules import ParallelMap, check_signatures, judge, map_serially
-from ropewalk.ledger.rules.verdict import PASSED, Context, EnvelopeHistory, Position
+from ropewalk.ledger.rules.rules import (
+    ParallelMap,
+    check_signatures,
+    judge,
+    map_serially,
+    passes_by_template,
+)
+from ropewalk.ledger.rules.verdict import PASSED, Context, EnvelopeHistory, RuleFinding
 
 PIECE_ENVELOPES: Final = 128
 STEPS: Final = (
@@ -192,14 +199,16 @@ def _pieces(found: Found, trust: Trust | None, deep: bool, key_history: KeyHisto
     count, ids = len(block.envelopes), split_hashes(packed)
     for first in range(0, count, PIECE_ENVELOPES):
         last = min(first + PIECE_ENVELOPES, count)
+        run = parse_run(block.envelopes[first:last], ids[first:last])
         envelopes: list[Envelope] = []
         fault: Fault | None = None
         try:
-            for envelope in parse_run(block.envelopes[first:last], ids[first:last]):
+            for envelope in () if isinstance(run, EnvelopeRun) else run:
                 envelopes.append(envelope)  # noqa: PERF402 — kept at a fault
         except RopewalkError as error:
             fault = _fault_in(height, first + len(envelopes), error)
-        yield BlockPart(span, block.header, first, envelopes, fault, closes=last == count)
+        whole = run if isinstance(run, EnvelopeRun) else envelopes
+        yield BlockPart(span, block.header, first, whole, fault, closes=last == count)
         if fault is not None:
             return
 
@@ -222,8 +231,11 @@ def _close(
     policy = key_history.policies.find(header.policy_hash) or policy
     context = sealed_context(header, policy, piece.envelopes, seen)
     signatures = parallel_map(check_signatures, piece.envelopes)
+    done = 0 if key_history.revoked else _pass_run(piece, signatures, context, seen)
+    unchecked = 0 if context.history is not None else done  # rule 8 needs a channel
     usual, usual_unchecked = PASSED, 0  # findings that no rule failed, as almost all envelopes have the same
-    for index, (envelope, signature) in enumerate(zip(piece.envelopes, signatures, strict=True), piece.first):
+    rest = zip(piece.envelopes[done:], signatures[done:], strict=True)
+    for index, (envelope, signature) in enumerate(rest, piece.first + done):
         verdict = judge(envelope, context, signature)
         if key_history.revoked:
             try:
@@ -250,6 +262,29 @@ def _close(
     if unchecked or audited:
         return replace(span, unchecked=span.unchecked + unchecked, audited=span.audited + audited)
     return span
+
+
+def _pass_run(
+    piece: BlockPart, signatures: Sequence[RuleFinding], context: Context, seen: SeenEnvelopes | None
+) -> int:
+    """Return how many envelopes at the front of a run surely pass, and remember them; the rest are judged one by one.
+
+    Rule 8 asks whether the same statement was made before; correlation ids do not occur in a run.
+    """
+    run = piece.envelopes
+    if not isinstance(run, EnvelopeRun) or signatures.count(PASSED[1]) != len(run) or piece.header is None:
+        return 0
+    if not all(passes_by_template(envelope, context) for envelope in run.one_of_each()):
+        return 0
+    if context.history is None:
+        return len(run)
+    if seen is None:
+        return 0
+    for done, (name, intent) in enumerate(zip(run.ids(), split_hashes(run.intents()), strict=True)):
+        if seen.intent(intent) is not None:
+            return done
+        seen.remember_statement(name, intent, piece.header.height, piece.first + done)
+    return len(run)
 
 
 def sealed_context(
@@ -359,57 +394,6 @@ def to_report(
     return Report.of(steps, entries=span.envelopes, blocks=span.blocks)
 
 
-class KeyTable(Protocol):
-    """Short keys and numbers, as a dictionary has them."""
-
-    def get(self, key: bytes, /) -> int | None:
-        """Return the number under a key."""
-
-    def setdefault(self, key: bytes, number: int, /) -> object:
-        """Keep a number, unless the key has one."""
-
-
-class SeenEnvelopes:
-    """What a channel held so far, kept while it is checked; keys are cut to 128 bits, beyond forging."""
-
-    def __init__(self, table: Callable[[str], KeyTable] = lambda _name: dict[bytes, int]()) -> None:
-        self._ids, self._claims = table("ids"), table("claims")
-        self._intents, self._roots = table("intents"), table("roots")
-
-    def remember(self, envelope: Envelope, height: int, index: int) -> None:
-        """The envelope stands there."""
-        at = height << 13 | index
-        self._ids.setdefault(envelope.id[:16], at)
-        self._intents.setdefault(envelope.intent[:16], at)
-        correlation_id = envelope.fields.get("correlation_id")
-        if correlation_id is not None and envelope.fields["event_class"] in CLAIMING:
-            self._claims.setdefault(claim_key(envelope.fields["event_class"], correlation_id)[:16], at)
-
-    def remember_root(self, root: bytes, leaves: int) -> None:
-        """A block is complete; later proofs may lead to it."""
-        self._roots.setdefault(root[:16], leaves)
-
-    def position(self, envelope_id: bytes) -> Position | None:
-        """Return where an envelope stands."""
-        return _position(self._ids.get(envelope_id[:16]))
-
-    def chain(self, _envelope_id: bytes) -> tuple[str, ...] | None:
-        """Not kept; it was compared when the envelope was accepted."""
-        return None
-
-    def claim(self, event_class: str, correlation_id: str) -> Position | None:
-        """Return where a class with a correlation id was first seen."""
-        return _position(self._claims.get(claim_key(event_class, correlation_id)[:16]))
-
-    def intent(self, intent: bytes) -> Position | None:
-        """Return where a statement was first seen."""
-        return _position(self._intents.get(intent[:16]))
-
-    def leaves(self, root: bytes) -> int | None:
-        """Return how many envelopes the block with that root has."""
-        return self._roots.get(root[:16])
-
-
 def _between(lower: BlockSpan, upper: BlockSpan) -> Fault | None:
     if lower.fault is not None and lower.fault.step == "block_form":
         return None
@@ -432,7 +416,3 @@ def _counted(name: str, span: BlockSpan) -> str:
         rest = f", {span.unchecked} findings not checked" if span.unchecked else ""
         return f"{span.envelopes} envelopes{audited}{rest}"
     return f"{span.blocks} blocks"
-
-
-def _position(at: int | None) -> Position | None:
-    return None if at is None else Position(at >> 13, at & 0x1FFF)

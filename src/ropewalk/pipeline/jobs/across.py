@@ -87,10 +87,23 @@ class _Known:
 
 
 def repeating(checked: DataFrame) -> set[str]:
-    """Return the channels in which a mark comes twice, from a frame with `topic` and `marks`."""
-    marks = checked.selectExpr("topic", "explode(marks) as mark")
+    """Return the channels in which a mark comes twice, from a frame of checked ranges."""
+    marks = checked.where("engine = 'ledger'").selectExpr("topic", "explode(marks) as mark")
     rows = marks.groupBy("topic", "mark").count().where("count > 1").select("topic").distinct().collect()
     return {row["topic"] for row in rows}
+
+
+def repeating_here(checked: pa.Table) -> set[str]:
+    """Return the same from a table in memory: for few marks, a shuffle takes longer than fetching them."""
+    import pyarrow.compute as pc
+
+    found = set()
+    ledger = checked.filter(pc.equal(checked["engine"], "ledger"))
+    for topic in pc.unique(ledger["topic"]).to_pylist():
+        marks = pc.list_flatten(ledger.filter(pc.equal(ledger["topic"], topic))["marks"])
+        if pc.count_distinct(marks).as_py() < len(marks):
+            found.add(topic)
+    return found
 
 
 def note_ranges(spark: SparkSession, source: Path, ranges: Sequence[tuple[str, int, int]]) -> DataFrame:

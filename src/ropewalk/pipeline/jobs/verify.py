@@ -49,6 +49,7 @@ from ropewalk.pipeline.jobs.across import (
     note_ranges,
     opened_notes,
     repeating,
+    repeating_here,
 )
 from ropewalk.pipeline.source.git_logs import GitLogs
 from ropewalk.pipeline.source.gossip_logs import Gossips
@@ -61,6 +62,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ACROSS = "across_blocks"
+BLOCKS_FETCHED_MAX = (
+    256  # blocks of at most 8,192 envelopes, whose marks come to the driver with their verdicts
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +162,24 @@ def verify_logs(
     query = make_query(options)
     whole = start is None and end is None
     checked = spark.read.format("ropewalk").options(**options).load()
-    if deep and whole:
-        checked = checked.persist()  # marks are looked at after the verdicts, and nothing is checked twice
-    try:
-        with refusals_raised():
+    across: dict[str, Fault] = {}
+    with refusals_raised():
+        if not deep or not whole:
             rows = [row.asDict() for row in checked.drop("marks").collect()]
-            across: dict[str, Fault] = {}
-            looked = _unlooked(rows, deep, whole)
-            if looked is None:
-                across, looked = _across(spark, checked.where("engine = 'ledger'"), source, rows)
-    finally:
-        if deep and whole:
-            checked.unpersist()
+            looked = _unlooked(rows, deep)
+        elif _blocks(query) <= BLOCKS_FETCHED_MAX:
+            table = checked.toArrow()
+            rows = table.drop_columns(["marks"]).to_pylist()
+            across, looked = _across(spark, source, rows, lambda: repeating_here(table))
+        else:
+            checked = (
+                checked.persist()
+            )  # marks are looked at after the verdicts, and nothing is checked twice
+            try:
+                rows = [row.asDict() for row in checked.drop("marks").collect()]
+                across, looked = _across(spark, source, rows, lambda: repeating(checked))
+            finally:
+                checked.unpersist()
     report = report_checked(query, rows, across, start or Offset(), keys)
     steps = [looked] if "ledger" in query.engines else []
     if recorded is not None:
@@ -225,21 +235,31 @@ def _tables_checked(query: Query) -> Iterator[Step]:
                 yield Step(f"{name.topic}:tables", status, "; ".join(bad) or "they follow from the messages")
 
 
-def _unlooked(rows: list[dict[str, Any]], deep: bool, whole: bool) -> Step | None:
-    """Return why blocks are not compared with each other; None if they are."""
+def _blocks(query: Query) -> int:
+    """Return how many blocks the channels have that are to be checked."""
+    return sum(query.extent(name).end.position for name in query.names() if name.engine == "ledger")
+
+
+def _unlooked(rows: list[dict[str, Any]], deep: bool) -> Step:
+    """Return why blocks are not compared with each other."""
     if not any(row["engine"] == "ledger" for row in rows):
         return Step.optional(ACROSS, "there are no channels")
-    if not deep:
-        return Step.optional(ACROSS, "envelopes were not opened")
-    return None if whole else Step.optional(ACROSS, "only a part of the channels was checked")
+    return Step.optional(
+        ACROSS, "only a part of the channels was checked" if deep else "envelopes were not opened"
+    )
 
 
 def _across(
-    spark: SparkSession, checked: DataFrame, source: Path, rows: list[dict[str, Any]]
+    spark: SparkSession, source: Path, rows: list[dict[str, Any]], repeated: Callable[[], set[str]]
 ) -> tuple[dict[str, Fault], Step]:
-    """Return the faults that only show between blocks, of channels in which nothing comes before them."""
+    """Return the faults that only show between blocks, of channels in which nothing comes before them.
+
+    `repeated` finds the channels in which a mark comes twice.
+    """
     mine = [row for row in rows if row["engine"] == "ledger"]
-    odd = repeating(checked) | {row["topic"] for row in mine if row["asked"]}
+    if not mine:
+        return {}, _unlooked(rows, deep=True)
+    odd = repeated() | {row["topic"] for row in mine if row["asked"]}
     ranges = [(row["topic"], row["start"], row["end"]) for row in mine if row["topic"] in odd]
     found: dict[str, Fault] = {}
     if ranges:

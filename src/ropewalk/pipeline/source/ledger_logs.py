@@ -35,6 +35,7 @@ from ropewalk.pipeline.source.rows import Columns, broken_row, columns_of
 
 RUN_BLOCKS = 256  # blocks in one verdict
 CHANGED = CHANGED_TYPE.encode()
+EVIDENCE = b'"attestation_evidence":'  # canonical JSON has no other spelling of the member
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +211,10 @@ class Ledgers:
                     fault=Fault(height, "block_form", error.detail),
                 )
             else:
-                if deep and span.fault is None and (failed := channel.evidence.failures(lines)):
-                    span = replace(span, fault=_first(height, failed))
+                if deep and span.fault is None:
+                    held = lines if EVIDENCE in record.body else lines[:1]
+                    if failed := channel.evidence.failures(held):
+                        span = replace(span, fault=_first(height, failed))
                 if CHANGED in record.body:
                     acts.append(height)
             whole = join(whole, span)
