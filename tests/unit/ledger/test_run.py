@@ -193,6 +193,8 @@ def test_slices_of_a_run_are_runs():
     assert isinstance(part, EnvelopeRun) and list(part) == list(run)[3:9] and part.ids() == run.ids()[3:9]
     assert part.surely_signed() == run.surely_signed()[3:9] == bytes([1] * 6)
     assert part.intents() == b"".join(each.intent for each in part)
+    assert part.timestamps() == [each.timestamp for each in map(parse_stored, raws[3:9])]
+    assert part.payloads() == [each.payload_raw for each in map(parse_stored, raws[3:9])]
     assert run[0:0].surely_signed() == b"" and len(run[-1:]) == 1
 
 

@@ -53,6 +53,14 @@ class EnvelopeRun(Sequence[Envelope]):
         """Return the fields that each envelope shares with all of its template."""
         return [self._moulds[at].fields for at in self._only]
 
+    def timestamps(self) -> list[str]:
+        """Return the time stamp of each envelope."""
+        return [self._lines.timestamp(at) for at in self._only]
+
+    def payloads(self) -> list[bytes]:
+        """Return the canonical bytes of each payload."""
+        return [self._lines.payload(at) for at in self._only]
+
     def one_of_each(self) -> list[Envelope]:
         """Return one envelope of each template."""
         return [self._make(at) for at in {self._moulds[at]: at for at in self._only}.values()]

@@ -146,9 +146,9 @@ class CastLines:
         if number < 0:
             return None
         if not self.found.hashed[at] & _PAYLOAD_HASHED:
-            raw, digest = self.raws[at], end + len(_HASH)
-            payload = blake3(raw[self.packed.heads[number] : end]).hexdigest()
-            if payload.encode() != raw[digest : digest + _HASH_TEXT]:
+            digest = end + len(_HASH)
+            hashed = blake3(self.payload(at)).hexdigest().encode()
+            if hashed != self.raws[at][digest : digest + _HASH_TEXT]:
                 return None
         return self.packed.moulds[number]
 
@@ -170,11 +170,20 @@ class CastLines:
             "fields": mould.fields,
             "public_key": mould.public_key,
             "signature_bytes": signed[:SIGNATURE_BYTES],
-            "timestamp": raw[raw.rindex(b'"', 0, -2) + 1 : -2].decode(),
+            "timestamp": self.timestamp(at),
             "preimage": signed[SIGNATURE_BYTES:],
             "hash_holds": True,
             "_intent": self.intents(only),
         }
+
+    def timestamp(self, at: int) -> str:
+        """Return the time stamp of a line that fits a template: its last member."""
+        raw = self.raws[at]
+        return raw[raw.rindex(b'"', 0, -2) + 1 : -2].decode()
+
+    def payload(self, at: int) -> bytes:
+        """Return the canonical payload of a line that fits a template."""
+        return self.raws[at][self.packed.heads[self.found.templates[at]] : self.found.stops[at]]
 
     def signed(self, lines: range) -> tuple[bytes, Sequence[int]]:
         """Return the signatures of some lines, each with what it signs behind it, and where each of these ends."""

@@ -161,15 +161,15 @@ class Ledgers:
                 break
             reached = height + 1
             try:
-                lines = channel.segments.read(place, height).lines
-                block = Block.from_lines(lines)
+                record = channel.segments.read(place, height)
+                block = Block.from_lines(record.lines)
             except RopewalkError as error:
                 if want.mode == "strict":
                     raise _named(error, channel.name, height) from error
                 rows.add_rows([broken_row("ledger", channel.name, height, error.detail, height=height)])
                 below = BlockSpan() if height + 1 < part.end else below
                 continue
-            below = _add_block(channel, block, lines, below, rows)
+            below = _add_block(channel, block, record.body, below, rows)
             if rows.count >= ROWS_PER_READ:
                 yield rows.take()
         if rows.count:
@@ -280,7 +280,7 @@ def _fault_name(fault: Fault) -> str:
 
 
 def _add_block(
-    channel: ChannelReader, block: Block, lines: Sequence[bytes], below: BlockSpan, rows: BlockColumns
+    channel: ChannelReader, block: Block, body: bytes, below: BlockSpan, rows: BlockColumns
 ) -> BlockSpan:
     """Check a block on top of the span below it and add its rows; return the span that the next block continues."""
     want = rows.want
@@ -288,18 +288,19 @@ def _add_block(
         rows.add_judged(block, {}, None, "not_checked")
         return below
     notes = RowNotes() if "notes" in want.columns else None
-    envelopes: list[Envelope] = []
+    parts: list[Sequence[Envelope]] = []
 
     def noted(header: Header, first: int, found: Sequence[Envelope]) -> None:
-        envelopes.extend(found)
+        parts.append(found)
         if notes is not None:
             notes.take(header, first, found)
 
+    lines = block.lines()
     span = check_block(lines, block.height, trust=channel.trust, policy=channel.policy, on_envelopes=noted)
     joined = join(below, span) if below.blocks else span
-    faults = _faults(channel, block, joined.fault)
+    faults = _faults(channel, block, joined.fault, held=EVIDENCE in body)
     if not faults:
-        rows.add_checked(block, envelopes, None if notes is None else notes.made)
+        rows.add_checked(block, parts, None if notes is None else notes.made)
     elif want.mode == "strict":
         raise _refusal(joined.fault or _first(block.height, faults), channel.name, block)
     else:
@@ -320,11 +321,16 @@ def _noted(block: Block, notes: RowNotes, faults: dict[int | None, str]) -> list
     return found
 
 
-def _faults(channel: ChannelReader, block: Block, fault: Fault | None) -> dict[int | None, str]:
-    """Return what is wrong by index of envelope; None means all of them, because the block itself is bad."""
+def _faults(
+    channel: ChannelReader, block: Block, fault: Fault | None, *, held: bool
+) -> dict[int | None, str]:
+    """Return what is wrong by index of envelope; None means all of them, because the block itself is bad.
+
+    `held` says whether the block may hold evidence.
+    """
     if fault is not None and fault.step != "envelopes":
         return {None: fault.detail}
-    found = channel.evidence.failures(block.lines())
+    found = channel.evidence.failures(block.lines() if held else [block.record.raw])
     if fault is not None:
         found |= judge_each(block, channel.trust, channel.policy)
     return {**found} or ({} if fault is None else {None: fault.detail})  # type: ignore[dict-item]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from ropewalk.kernel.proofs import HASH_BYTES, LEDGER, pack_leaves
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.envelope.model import Envelope, envelope_id
+from ropewalk.ledger.envelope.run import EnvelopeRun
 from ropewalk.pipeline.source.logs import Want
 from ropewalk.pipeline.source.rows import (
+    ROW_NAMES,
     Columns,
     Row,
     Verdict,
@@ -24,6 +26,7 @@ from ropewalk.pipeline.source.rows import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 HEX = 2 * HASH_BYTES
 _NAMES = tuple(name for name in Row._fields if name != "proof")
 
@@ -38,39 +41,46 @@ class BlockColumns:
         self._paths: list[bytes] = []  # nodes in hex, one after the other
         self._lengths: list[int] = []  # of the paths, -1 for a row without one
         self._rows_with_path = want.columns & {"proof"}
+        bounds = () if want.bounds.open else ("height", "time_us", "verdict")
+        self._wanted = {ROW_NAMES.get(name, name) for name in want.columns}.union(bounds)
 
     def add_checked(
-        self, block: Block, envelopes: Sequence[Envelope], notes: Sequence[bytes | None] | None
+        self, block: Block, parts: Sequence[Sequence[Envelope]], notes: Sequence[bytes | None] | None
     ) -> None:
-        """Add the envelopes of a block that verified, as the verifier read them."""
-        header, count = block.header, len(envelopes)
-        parents = [header.prev_block_hash.hex()] if header.height else []
-        fields = [each.fields for each in envelopes]
-        authors = {id(each): ledger_author(each) for each in {id(every): every for every in fields}.values()}
+        """Add the envelopes of a block that verified, in parts as the verifier read them; only wanted columns."""
+        header, count = block.header, len(block.envelopes)
+        ids = _of_each(parts, EnvelopeRun.ids, lambda each: each.id)
+        fields = _of_each(parts, EnvelopeRun.fields, lambda each: each.fields)
+        columns: dict[str, Callable[[], Sequence[Any]]] = {
+            "engine": lambda: ["ledger"] * count,
+            "topic": lambda: [self.topic] * count,
+            "entry_id": lambda: [header.hash.hex()] * count,
+            "content_id": lambda: [each.hex() for each in ids],
+            "parents": lambda: [[header.prev_block_hash.hex()] if header.height else []] * count,
+            "height": lambda: [header.height] * count,
+            "time_us": lambda: [
+                time_us(each) for each in _of_each(parts, EnvelopeRun.timestamps, lambda each: each.timestamp)
+            ],
+            "type": lambda: [each["event_type"] for each in fields],
+            "payload": lambda: [
+                None if each == b"null" else each
+                for each in _of_each(parts, EnvelopeRun.payloads, lambda each: each.payload_raw)
+            ],
+            "author": lambda: _authors(fields),
+            "verdict": lambda: ["passed"] * count,
+            "block_height": lambda: [header.height] * count,
+            "leaf_index": lambda: range(count),
+            "position": lambda: [header.height] * count,
+            "entry": lambda: [block_entry(block.record), *[None] * (count - 1)],
+        }
         self._add(
             count,
-            engine=["ledger"] * count,
-            topic=[self.topic] * count,
-            entry_id=[header.hash.hex()] * count,
-            content_id=[each.id.hex() for each in envelopes],
-            parents=[parents] * count,
-            height=[header.height] * count,
-            time_us=[time_us(each.timestamp) for each in envelopes],
-            type=[each["event_type"] for each in fields],
-            payload=[_payload(each) for each in envelopes]
-            if self._wants("payload", "payload_json")
-            else None,
-            author=[authors[id(each)] for each in fields],
-            verdict=["passed"] * count,
-            detail=[None] * count,
-            block_height=[header.height] * count,
-            leaf_index=range(count),
-            position=[header.height] * count,
-            entry=[block_entry(block.record), *[None] * (count - 1)] if self._wants("entry") else None,
             notes=notes,
+            detail=None,
+            **{name: make() if name in self._wanted else None for name, make in columns.items()},
         )
         if self._rows_with_path:
-            self._add_paths([each.id for each in envelopes])
+            self._add_paths(ids)
 
     def add_judged(
         self,
@@ -114,9 +124,6 @@ class BlockColumns:
         found = Columns(self.count, values, keep)
         self.__init__(self.topic, self.want)  # type: ignore[misc]
         return found
-
-    def _wants(self, *names: str) -> bool:
-        return not self.want.columns.isdisjoint(names)
 
     def _add(self, count: int, **values: Any) -> None:
         self.count += count
@@ -169,6 +176,19 @@ def _path_array(nodes: bytes, lengths: Sequence[int]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values, mask=missing)
 
 
-def _payload(envelope: Envelope) -> bytes | None:
-    raw = envelope.payload_raw
-    return None if raw == b"null" else raw
+def _of_each(
+    parts: Sequence[Sequence[Envelope]],
+    of_run: Callable[[EnvelopeRun], Sequence[T]],
+    of_one: Callable[[Envelope], T],
+) -> list[T]:
+    """Return something of each envelope; those of a run need not be made for it."""
+    return [
+        each
+        for part in parts
+        for each in (of_run(part) if isinstance(part, EnvelopeRun) else map(of_one, part))
+    ]
+
+
+def _authors(fields: Sequence[dict[str, Any]]) -> list[str | None]:
+    authors = {id(each): ledger_author(each) for each in {id(every): every for every in fields}.values()}
+    return [authors[id(each)] for each in fields]

@@ -26,6 +26,7 @@ from ropewalk.ledger.envelope.fields import parse_timestamp
 Engine: TypeAlias = Literal["gitlog", "gossip", "ledger"]
 Verdict: TypeAlias = Literal["passed", "failed", "not_checked"]
 ENGINES: tuple[Engine, ...] = ("gitlog", "gossip", "ledger")
+ROW_NAMES = {"time": "time_us", "payload_json": "payload"}  # of columns with another name in a row
 
 
 class GitEntry(NamedTuple):

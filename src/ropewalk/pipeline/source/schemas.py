@@ -12,7 +12,7 @@ import orjson
 
 from ropewalk.errors import InvalidName
 from ropewalk.pipeline.source import variant
-from ropewalk.pipeline.source.rows import Columns, entry_bytes
+from ropewalk.pipeline.source.rows import ROW_NAMES, Columns, entry_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +53,6 @@ VERDICT_COLUMNS: dict[str, str] = {
 }
 CHECK_COLUMNS: dict[str, str] = {**VERDICT_COLUMNS, "marks": "array<bigint>", "asked": "bigint"}
 """What a check hands out; what is beyond the verdict serves to look across ranges."""
-
-_FIELDS = {"time": "time_us", "payload_json": "payload"}  # the row's own name of a column
 
 
 def choose_columns(engines: Iterable[str], wanted: str | None) -> tuple[str, ...]:
@@ -112,7 +110,7 @@ def arrow_batch(rows: Columns, schema: pa.Schema) -> pa.RecordBatch:
 
     arrays = []
     for field in schema:
-        values = rows.values[_FIELDS.get(field.name, field.name)]
+        values = rows.values[ROW_NAMES.get(field.name, field.name)]
         if field.name == "entry":
             values = [entry_bytes(each) for each in values]
         elif pa.types.is_struct(field.type):
