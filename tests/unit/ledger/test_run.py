@@ -19,6 +19,7 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.merkle import LEDGER
 from ropewalk.kernel.signatures import ED25519_REFUSED, sodium_open
 from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.envelope import template_cache
 from ropewalk.ledger.envelope.envelope import parse_run, parse_stored
 from ropewalk.ledger.envelope.fields import DEFAULT_SIGNED
 from ropewalk.ledger.envelope.model import Envelope
@@ -34,6 +35,12 @@ COUNT = 20
 AT = 11
 TRUST = Trust((NODE.public,), ())
 ORDER = 2**252 + 27742317777372353535851937790883648493
+
+
+@pytest.fixture(autouse=True)
+def no_moulds():
+    template_cache._moulds.clear()
+    template_cache._packed = None
 
 
 def learnt(*envelopes: Envelope) -> None:
