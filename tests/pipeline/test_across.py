@@ -18,6 +18,7 @@ from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.verify import check_channel
+from ropewalk.pipeline.jobs import verify
 from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.jobs.verify import verify_logs
 from ropewalk.pipeline.tables.verify import verify_tables
@@ -121,13 +122,19 @@ TRUTHS: dict[str, list[list[Envelope]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("lies", "truths"),
-    [(SPREAD_LIES[-2:], ("proof.of.an.earlier.block",)), (tuple(LIES), tuple(TRUTHS))],
-    ids=["some", "all"],
+    ("lies", "truths", "fetched"),
+    [
+        (SPREAD_LIES[-2:], ("proof.of.an.earlier.block",), 256),
+        (tuple(LIES), tuple(TRUTHS), 256),
+        (tuple(LIES), tuple(TRUTHS), 0),
+    ],
+    ids=["some", "all", "shuffled"],
 )
 def test_spark_finds_what_one_process_finds_between_blocks(
-    spark: Any, tmp_path: Path, lies: Any, truths: Any
+    spark: Any, tmp_path: Path, lies: Any, truths: Any, fetched: int, monkeypatch: pytest.MonkeyPatch
 ):
+    """Marks of few blocks are compared in the driver, those of many by Spark."""
+    monkeypatch.setattr(verify, "BLOCKS_FETCHED_MAX", fetched)
     world = World.make(tmp_path / "log.git")
     for channel in (*lies, *truths):
         sealed(world, channel, *([each.raw for each in block] for block in {**LIES, **TRUTHS}[channel]))
