@@ -62,9 +62,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ACROSS = "across_blocks"
-BLOCKS_FETCHED_MAX = (
-    256  # blocks of at most 8,192 envelopes, whose marks come to the driver with their verdicts
-)
+# Blocks of at most 8,192 envelopes each, whose marks come to the driver together with their verdicts.
+BLOCKS_FETCHED_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +171,8 @@ def verify_logs(
             rows = table.drop_columns(["marks"]).to_pylist()
             across, looked = _across(spark, source, rows, lambda: repeating_here(table))
         else:
-            checked = (
-                checked.persist()
-            )  # marks are looked at after the verdicts, and nothing is checked twice
+            # Marks are looked at after the verdicts, and nothing is checked twice.
+            checked = checked.persist()
             try:
                 rows = [row.asDict() for row in checked.drop("marks").collect()]
                 across, looked = _across(spark, source, rows, lambda: repeating(checked))
