@@ -19,6 +19,7 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.merkle import LEDGER
 from ropewalk.kernel.signatures import ED25519_REFUSED, sodium_open
 from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.envelope import run as run_module
 from ropewalk.ledger.envelope import template_cache
 from ropewalk.ledger.envelope.envelope import parse_run, parse_stored
 from ropewalk.ledger.envelope.fields import DEFAULT_SIGNED
@@ -111,6 +112,13 @@ def test_sound_blocks_pass_as_runs():
         ]
     span = both(blocks)
     assert (span.fault, span.envelopes, span.unchecked) == (None, 3 * COUNT, 0)
+
+
+def test_without_the_address_of_libsodium_each_key_verifies(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run_module, "sodium_open", lambda: None)
+    assert both(blocks_with()).fault is None
+    fault = both(blocks_with(ODD["signature_of_another"])).fault
+    assert fault is not None and (fault.height, fault.index) == (1, AT)
 
 
 ODD: dict[str, bytes] = {
