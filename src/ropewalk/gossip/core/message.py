@@ -226,7 +226,7 @@ def _check_size(raw: bytes) -> bytes:
 def _made(
     profile: Profile, parts: Parts, clock: int, ids: tuple[MessageId, ...], raw: bytes, payload_at: int
 ) -> SignedMessage:
-    new = tuple.__new__  # of a named tuple, without a call of its own __new__: for long runs
+    new = tuple.__new__  # skips the slower __new__ of the named tuple: runs are long
     codec, author, signed, topic, _, parents, payload, _ = parts
     signature = new(_SignatureOf, (author, signed, codec))
     signature._signed = parts, clock, ids, raw, payload_at

@@ -28,7 +28,7 @@ class SeenEnvelopes:
         self._intents, self._roots = table("intents"), table("roots")
 
     def remember(self, envelope: Envelope, height: int, index: int) -> None:
-        """The envelope stands there."""
+        """Record the position of an envelope."""
         self.remember_statement(envelope.id, envelope.intent, height, index)
         correlation_id = envelope.fields.get("correlation_id")
         if correlation_id is not None and envelope.fields["event_class"] in CLAIMING:
@@ -36,7 +36,7 @@ class SeenEnvelopes:
             self._claims.setdefault(claim[:16], height << 13 | index)
 
     def remember_statement(self, envelope_id: bytes, intent: bytes, height: int, index: int) -> None:
-        """An envelope that claims no correlation id stands there."""
+        """Record the position of an envelope that claims no correlation id."""
         at = height << 13 | index
         self._ids.setdefault(envelope_id[:16], at)
         self._intents.setdefault(intent[:16], at)

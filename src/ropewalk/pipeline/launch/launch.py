@@ -204,7 +204,7 @@ def _options(setting: Setting) -> dict[str, str]:
     if local:
         given |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if re.fullmatch(r"local(\[.*\])?", setting.master):
-        given["spark.authenticate"] = "true"  # Spark makes the secret; a cluster has one of its own
+        given["spark.authenticate"] = "true"  # Spark makes the secret; a cluster is configured with one
     if setting.master.startswith("local-cluster"):
         given["spark.executor.extraJavaOptions"] = " ".join(
             [f"-Dlog4j2.configurationFile={_log_file(setting)}", *(QUICK if setting.quick else ())]
