@@ -1,4 +1,7 @@
-"""Run the mutants and exit 1 if any survives: `python -m tests.mutants [--area A] [--row PREFIX] [--only NAME]`."""
+"""Run the mutants and exit 1 if any survives: `python -m tests.mutants [--area A] [--row PREFIX] [--only NAME]`.
+
+First all tests that are named run without a patch: a mutant counts as killed only by a test that passes without it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ import queue
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +28,7 @@ from tests.tools import install_npm_packages
 CLIENT = "clients/js"  # its tests run the built file, so a patch of its sources is built first
 REPORT = ROOT / "build" / "mutants.json"
 LIMIT_S = 600  # a mutant may make a test wait until its own timeout
+BASELINE_LIMIT_S = 5400
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "node_modules", "__pycache__", ".*_cache")
 PASSED, FAILED = 0, 1  # exit codes of pytest
 
@@ -59,7 +65,8 @@ class Scratch:
         (venv / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
         python = venv / "bin" / "python"
         python.symlink_to(base)
-        (packages / "copy.pth").write_text(f"{self.root / 'src'}\n{sysconfig.get_path('purelib')}\n")
+        ours = [path for path in sys.path if path.endswith("site-packages")]
+        (packages / "copy.pth").write_text("\n".join([f"{self.root / 'src'}", *ours, ""]))
         for command in ("ropewalk", "gatosd"):
             script = venv / "bin" / command
             script.write_text(f"#!{python}\nimport sys\nfrom ropewalk.cli import main\nsys.exit(main())\n")
@@ -77,7 +84,7 @@ class Scratch:
         try:
             if mutant.file.startswith(CLIENT):
                 self._build()
-            code, tail = self._pytest(tests)
+            code, tail = self._pytest(["-x", *tests])
         except subprocess.CalledProcessError as error:
             code, tail = -1, error.stderr
         finally:
@@ -94,31 +101,98 @@ class Scratch:
         words = ["npm", "run", "--silent", "build"]
         subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True, timeout=LIMIT_S)
 
-    def _pytest(self, tests: list[str]) -> tuple[int, str]:
+    def failing_tests(self, tests: list[str]) -> set[str]:
+        """Run the tests without a patch and return those that do not pass."""
+        report = self.root / "build" / "baseline.xml"
+        code, tail = self._pytest(
+            [f"--junitxml={report}", "-o", "junit_family=xunit1", *tests], BASELINE_LIMIT_S
+        )
+        if code not in (PASSED, FAILED) or not report.exists():
+            raise SystemExit(f"the tests cannot run without a patch either:\n{tail}")
+        passing, failing = set(), set()  # a test with parameters passes if one case does and none fails
+        for case in ET.parse(report).iter("testcase"):
+            name = f"{case.get('file')}::{case.get('name', '').partition('[')[0]}"
+            kinds = {child.tag for child in case}
+            if kinds & {"failure", "error"}:
+                failing.add(name)
+            elif "skipped" not in kinds:
+                passing.add(name)
+        return set(tests) - (passing - failing)
+
+    def _pytest(self, arguments: list[str], limit_s: int = LIMIT_S) -> tuple[int, str]:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [
             str(self.python),
             "-m",
             "pytest",
-            "-x",
             "-q",
             "--no-header",
             "-p",
             "no:cacheprovider",
-            *tests,
+            *arguments,
         ]
         try:
             done = subprocess.run(
-                command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+                command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=limit_s
             )
         except subprocess.TimeoutExpired:
-            return -1, f"no answer within {LIMIT_S} s"
+            return -1, f"no answer within {limit_s} s"
         return done.returncode, "\n".join((done.stdout + done.stderr).splitlines()[-6:])
 
     def _write(self, path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         self._clock += 2  # compiled modules are told apart by size and whole seconds
         os.utime(path, (self._clock, self._clock))
+
+
+def _failing_without_a_patch(scratches: Sequence[Scratch], tests: set[str]) -> set[str]:
+    """Return the tests that do not pass in an unpatched copy; nothing is shown by them."""
+    files = sorted({test.partition("::")[0] for test in tests})
+    shares = [set(files[number :: len(scratches)]) for number in range(len(scratches))]
+    with ThreadPoolExecutor(len(scratches)) as pool:
+        found = pool.map(
+            lambda scratch, share: scratch.failing_tests(
+                sorted(test for test in tests if test.partition("::")[0] in share)
+            ),
+            scratches,
+            shares,
+        )
+        failing = set().union(*found)
+    print(f"{len(tests) - len(failing)} of {len(tests)} named tests pass without a patch", flush=True)
+    for test in sorted(failing):
+        print(f"    does not pass: {test}", flush=True)
+    return failing
+
+
+def _run(scratches: Sequence[Scratch], tests_of: dict[Mutant, list[str]], failing: set[str]) -> list[Outcome]:
+    """Run each mutant's tests that pass without it, and print a line for each."""
+    waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+    for each in tests_of:
+        waiting.put(each)
+    outcomes: list[Outcome] = []
+
+    def work(scratch: Scratch) -> None:
+        while True:
+            try:
+                mutant = waiting.get_nowait()
+            except queue.Empty:
+                return
+            tests = [test for test in tests_of[mutant] if test not in failing]
+            if tests:
+                outcome = scratch.run(mutant, tests)
+            else:
+                outcome = Outcome(mutant.title, mutant.row, "error", 0, [], "no named test passes without it")
+            outcomes.append(outcome)
+            print(f"{outcome.outcome:9} {outcome.seconds:6.1f} s  {outcome.mutant}", flush=True)
+            if outcome.outcome != "killed":
+                print("    " + outcome.tail.replace("\n", "\n    "), flush=True)
+
+    workers = [threading.Thread(target=work, args=(scratch,)) for scratch in scratches]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return outcomes
 
 
 def main() -> int:
@@ -139,32 +213,12 @@ def main() -> int:
     ]
     if not mutants:
         parser.error("no mutant matches")
-    waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
-    for each in mutants:
-        waiting.put(each)
-    outcomes: list[Outcome] = []
-
-    def work(scratch: Scratch) -> None:
-        while True:
-            try:
-                mutant = waiting.get_nowait()
-            except queue.Empty:
-                return
-            outcome = scratch.run(mutant, list(mutant.tests) or rows[mutant.row].tests)
-            outcomes.append(outcome)
-            print(f"{outcome.outcome:9} {outcome.seconds:6.1f} s  {outcome.mutant}", flush=True)
-            if outcome.outcome != "killed":
-                print("    " + outcome.tail.replace("\n", "\n    "), flush=True)
-
+    tests_of = {each: list(each.tests) or rows[each.row].tests for each in mutants}
     with tempfile.TemporaryDirectory(prefix="ropewalk-mutants-") as folder:
-        workers = [
-            threading.Thread(target=work, args=(Scratch(Path(folder) / str(number)),))
-            for number in range(min(asked.jobs, len(mutants)))
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        jobs = range(min(asked.jobs, len(mutants)))
+        scratches = [Scratch(Path(folder) / str(number)) for number in jobs]
+        failing = _failing_without_a_patch(scratches, {test for tests in tests_of.values() for test in tests})
+        outcomes = _run(scratches, tests_of, failing)
     killed = sum(each.outcome == "killed" for each in outcomes)
     REPORT.parent.mkdir(exist_ok=True)
     report = {"mutants": len(outcomes), "killed": killed, "outcomes": [asdict(each) for each in outcomes]}
