@@ -19,7 +19,7 @@ from ropewalk.gossip.sync.questions import (
     ValuesRequest,
     ValuesResponse,
 )
-from ropewalk.kernel.prolly import Node
+from ropewalk.kernel.prolly.node import Node
 from tests.fuzz.offering import Parser, as_text
 from tests.unit.ledger.making import ADA
 

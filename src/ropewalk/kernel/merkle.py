@@ -347,21 +347,3 @@ def inclusion_proof(leaves: Iterable[bytes], index: int, hasher: Hasher = LEDGER
     >>> verify_inclusion(leaves[4], 4, 5, inclusion_proof(leaves, 4), root(leaves))
     """
     return MerkleTree(leaves, hasher).inclusion(index)
-
-
-def consistency_proof(leaves: Iterable[bytes], old: int, hasher: Hasher = LEDGER) -> tuple[bytes, ...]:
-    """Return what proves that all leaves extend the first `old` of them.
-
-    >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
-    >>> verify_consistency(3, 5, consistency_proof(leaves, 3), root(leaves[:3]), root(leaves))
-    """
-    return MerkleTree(leaves, hasher).consistency(old)
-
-
-def range_proof(leaves: Iterable[bytes], start: int, end: int, hasher: Hasher = LEDGER) -> RangeProof:
-    """Return what proves `leaves[start:end]` under the root of all leaves.
-
-    >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
-    >>> verify_range(leaves[1:4], 1, 5, range_proof(leaves, 1, 4), root(leaves))
-    """
-    return MerkleTree(leaves, hasher).range(start, end)

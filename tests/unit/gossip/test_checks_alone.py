@@ -20,7 +20,7 @@ from ropewalk.gossip.sync.questions import AbortResponse, RootResponse
 from ropewalk.gossip.sync.session import pull_from
 from ropewalk.gossip.sync.wire import Insert, decode_event, decode_response, encode_event, encode_response
 from ropewalk.kernel import cbor
-from ropewalk.kernel.prolly import ANCHOR, Node
+from ropewalk.kernel.prolly.node import ANCHOR, Node
 
 BOTH = pytest.mark.parametrize("profile", [V06, V13], ids=lambda profile: profile.name)
 TOPIC = "com.example"

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+from tests.prolly import build
 from tests.unit.gossip.conftest import key, memory_log
 from tests.waiting import soon
 from websockets.asyncio.client import connect
@@ -50,8 +51,8 @@ from ropewalk.gossip.sync.questions import (
     answer,
 )
 from ropewalk.kernel.digest import sha256
-from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, Node, build, node_hash
-from ropewalk.kernel.prolly.diff import CHILDREN_MAX
+from ropewalk.kernel.prolly.checks import CHILDREN_MAX
+from ropewalk.kernel.prolly.node import ANCHOR, ANCHOR_HASH, Node, node_hash
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import connect_tcp, serve_tcp
 from ropewalk.net.websocket import connect_websocket, serve_websocket

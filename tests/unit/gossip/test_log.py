@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.prolly import build
 from tests.unit.gossip.conftest import ground, key, memory_log, raws
 from tests.waiting import together
 
@@ -38,7 +39,6 @@ from ropewalk.gossip.core.profiles import PROFILES, V13, Profile
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.prolly import build
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.prolly import build
 from tests.unit.gossip.conftest import ground, key, memory_log, raws
 
 from ropewalk.errors import (
@@ -45,8 +46,8 @@ from ropewalk.gossip.sync.questions import (
 )
 from ropewalk.gossip.sync.session import drive, pull, pull_from, sync_both
 from ropewalk.kernel.digest import sha256
-from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, Node, ProllyTree, build, leaf_hash, node_hash
-from ropewalk.kernel.prolly.diff import CHILDREN_MAX, LEVEL_MAX
+from ropewalk.kernel.prolly.checks import CHILDREN_MAX, LEVEL_MAX
+from ropewalk.kernel.prolly.node import ANCHOR, ANCHOR_HASH, Node, leaf_hash, node_hash
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 Ask = Callable[[SyncRequest], SyncResponse]
@@ -353,7 +354,7 @@ def test_leaves_that_lead_nowhere_end_it_at_the_first_chunk():
 
 def serve(entries: list[tuple[bytes, bytes]]) -> Ask:
     """A source whose tree is consistent with whatever it holds."""
-    tree: ProllyTree = build(entries)
+    tree = build(entries)
     values = dict(entries)
 
     def ask(request: SyncRequest) -> SyncResponse:

@@ -35,7 +35,8 @@ from ropewalk.gossip.sync.wire import (
     encode_response,
     frame,
 )
-from ropewalk.kernel.prolly import ANCHOR, CHILDREN_MAX, Node
+from ropewalk.kernel.prolly.checks import CHILDREN_MAX
+from ropewalk.kernel.prolly.node import ANCHOR, Node
 
 KEY, HASH = bytes(range(20)), bytes(range(16))
 

@@ -16,9 +16,7 @@ from ropewalk.kernel.merkle import (
     Frontier,
     MerkleTree,
     RangeProof,
-    consistency_proof,
     inclusion_proof,
-    range_proof,
     root,
     root_seed,
     verify_consistency,
@@ -100,8 +98,6 @@ def test_a_tree_grown_by_one_equals_a_tree_made_at_once():
 def test_functions_over_lists_agree_with_the_tree():
     tree = MerkleTree(LEAVES)
     assert inclusion_proof(LEAVES, 3) == tree.inclusion(3)
-    assert consistency_proof(LEAVES, 3) == tree.consistency(3)
-    assert range_proof(LEAVES, 3, 6) == tree.range(3, 6)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from ropewalk.kernel.prolly import MemoryStore, memory
+from ropewalk.kernel.prolly import memory
+from ropewalk.kernel.prolly.memory import MemoryStore
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple
 from ropewalk.errors import Usage
 from ropewalk.gossip.core.ids import MessageId
 from ropewalk.gossip.core.message import GossipMessage, GossipSignature, Payload, Result
-from ropewalk.kernel.prolly import Node
+from ropewalk.kernel.prolly.node import Node
 
 _journal = logging.getLogger("ropewalk.gossip")
 

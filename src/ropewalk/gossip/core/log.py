@@ -37,7 +37,7 @@ from ropewalk.gossip.core.tree import TreeWriter, root_of
 from ropewalk.gossip.core.validate import Validate, validator
 from ropewalk.gossip.core.writing import Apply, Batch, Inserted, Rules, index_arrivals, stored_message
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.prolly import Node
+from ropewalk.kernel.prolly.node import Node
 
 INDEX_STEP = 10_000  # messages indexed in one transaction
 Cursor = NewType("Cursor", str)

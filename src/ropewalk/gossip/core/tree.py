@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ropewalk.gossip.core.table import Transaction, View
-from ropewalk.kernel.prolly import Node, ProllyReader, ProllyTree
+from ropewalk.kernel.prolly.node import Node
+from ropewalk.kernel.prolly.tree import ProllyReader, ProllyTree
 
 
 class _Rows:

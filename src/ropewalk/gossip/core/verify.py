@@ -14,7 +14,8 @@ from ropewalk.gossip.core.message import SignedMessage, verify
 from ropewalk.gossip.core.table import View
 from ropewalk.gossip.core.tree import root_of
 from ropewalk.gossip.core.writing import counted
-from ropewalk.kernel.prolly import MemoryStore, ProllyTree
+from ropewalk.kernel.prolly.memory import MemoryStore
+from ropewalk.kernel.prolly.tree import ProllyTree
 from ropewalk.kernel.report import Report, Step
 
 

@@ -16,7 +16,7 @@ from ropewalk.gossip.peer.connection import PeerConnection
 from ropewalk.gossip.peer.follow import BATCH, follow_async
 from ropewalk.gossip.peer.server import GossipServer
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.prolly import Node
+from ropewalk.kernel.prolly.node import Node
 from ropewalk.net.threads import in_thread
 
 

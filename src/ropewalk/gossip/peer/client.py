@@ -14,7 +14,7 @@ from ropewalk.gossip.peer.frames import GossipFrames, Questions, answer_question
 from ropewalk.gossip.peer.peer import Peer
 from ropewalk.gossip.peer.topics import open_log
 from ropewalk.gossip.sync import wire
-from ropewalk.kernel.prolly import Node
+from ropewalk.kernel.prolly.node import Node
 from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.tcp import TcpPipe, connect_tcp
 from ropewalk.net.threads import in_thread

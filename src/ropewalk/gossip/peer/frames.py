@@ -25,7 +25,7 @@ from ropewalk.gossip.sync.questions import (
     answer,
 )
 from ropewalk.gossip.sync.session import PullResult, pull
-from ropewalk.kernel.prolly import Node
+from ropewalk.kernel.prolly.node import Node
 from ropewalk.net import frame_pipe
 from ropewalk.net.frame_pipe import IDLE_S, SLICE_BYTES
 from ropewalk.net.pipe import Pipe

@@ -10,7 +10,7 @@ from ropewalk.gossip.core.ids import KEY_BYTES
 from ropewalk.gossip.core.profiles import Profile
 from ropewalk.gossip.core.table import View
 from ropewalk.gossip.core.tree import children_of, node_of, root_of
-from ropewalk.kernel.prolly import ANCHOR, Node
+from ropewalk.kernel.prolly.node import ANCHOR, Node
 
 VALUES_MAX = 4096  # keys in one request that we answer
 CARRIED_BYTES_MAX = 32 << 20  # of messages in the leaves of one v0.6 answer; others are asked for singly

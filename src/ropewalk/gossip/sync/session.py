@@ -34,7 +34,8 @@ from ropewalk.gossip.sync.questions import (
     ValuesResponse,
     answer,
 )
-from ropewalk.kernel.prolly import ANCHOR, Node, check_children, check_root, leaf_hash
+from ropewalk.kernel.prolly.checks import check_children, check_root
+from ropewalk.kernel.prolly.node import ANCHOR, Node, leaf_hash
 
 CHUNK_MESSAGES = 512  # stored in one transaction
 CHUNK_BYTES = 4 << 20  # how much we ask for at once, judged by what came before

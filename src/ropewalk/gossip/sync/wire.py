@@ -26,7 +26,8 @@ from ropewalk.gossip.sync.questions import (
     ValuesRequest,
     ValuesResponse,
 )
-from ropewalk.kernel.prolly import ANCHOR, CHILDREN_MAX, HASH_BYTES, Node
+from ropewalk.kernel.prolly.checks import CHILDREN_MAX
+from ropewalk.kernel.prolly.node import ANCHOR, HASH_BYTES, Node
 
 REQUEST_BYTES_MAX = 128 << 10  # 4096 keys with their heads
 EVENT_BYTES_MAX = MESSAGE_BYTES_MAX + 1024  # one message, or the heads of a log

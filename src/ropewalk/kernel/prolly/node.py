@@ -11,9 +11,8 @@ The format is okra's, with 16-byte hashes and 32 children a node on average; bot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from blake3 import blake3
 
@@ -37,19 +36,6 @@ class Node:
     key: bytes
     hash: bytes
     value: bytes | None = None
-
-
-class ProllySource(Protocol):
-    """A tree that can be asked: all that a comparison needs to know of the other side."""
-
-    def get_root(self) -> Node:
-        """Return the one node of the highest level."""
-
-    def get_node(self, level: int, key: bytes) -> Node | None:
-        """Return the node with that key on that level, or None."""
-
-    def get_children(self, level: int, key: bytes) -> Sequence[Node]:
-        """Return the children of this node, in key order."""
 
 
 def leaf_hash(key: bytes, value: bytes) -> bytes:

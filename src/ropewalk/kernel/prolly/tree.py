@@ -101,15 +101,6 @@ class ProllyReader:
             raise NotFound(f"no node {key.hex() or 'anchor'} on level {level}", level=level)
         return [self._node(level - 1, child, row) for child, row in self._children(level, key)]
 
-    def entries(self, start: bytes = ANCHOR) -> Iterator[Node]:
-        """Yield the leaves from `start` on, in key order.
-
-        >>> [leaf.key for leaf in build([(b"b", b"2"), (b"a", b"1")]).entries()]
-        [b'a', b'b']
-        """
-        for row, value in self._rows.scan(b"\0" + (start or b"\0"), b"\x01"):
-            yield self._node(0, row[1:], value)
-
     def _children(self, level: int, key: bytes) -> Iterator[tuple[bytes, bytes]]:
         first = bytes((level - 1,)) + key
         for row, value in self._rows.scan(first, bytes((level,))):
@@ -185,11 +176,6 @@ class ProllyTree(ProllyReader):
         # By level, then by the key of the node that they are the children of.
         self._spans: defaultdict[int, dict[bytes, _Span]] = defaultdict(dict)
 
-    @property
-    def root(self) -> Node:
-        """The one node of the highest level; its level and hash stand for all entries."""
-        return self.get_root()
-
     def insert(self, key: bytes, value: bytes) -> bool:
         """Put one entry; whether that changed the tree. An entry with the same key is replaced."""
         check_key(key)
@@ -229,19 +215,6 @@ class ProllyTree(ProllyReader):
                 self._apply(0, rows)
             changed += len(rows)
         return changed
-
-    def delete(self, key: bytes) -> bool:
-        """Remove one entry; whether it was there.
-
-        >>> tree = build([(b"a", b"1"), (b"b", b"2")])
-        >>> tree.delete(b"a"), tree.root == build([(b"b", b"2")]).root
-        (True, True)
-        """
-        check_key(key)
-        if self._store.get(b"\0" + key) is None:
-            return False
-        self._apply(0, {key: None})
-        return True
 
     def _climb(self, path: list[_Span], key: bytes, row: bytes) -> None:
         """Put one row, then rehash the nodes above it; `path` holds the spans from the root down to it."""
@@ -414,16 +387,3 @@ def _form_of(rows: Rows) -> Form | None:
         if form.metadata == metadata:
             return form
     raise Invalid(f"{metadata[:16].hex()} is not the metadata of a tree we know", got=metadata[:16].hex())
-
-
-def build(
-    entries: Iterable[tuple[bytes, bytes]], store: Store | None = None, form: Form = INDEX_V3
-) -> ProllyTree:
-    """Return a tree of these entries, in any order; in memory unless a store is given.
-
-    >>> build([(b"a", b"1")]).root == build([(b"a", b"1")]).root
-    True
-    """
-    tree = ProllyTree(store, form)
-    tree.insert_many(entries)
-    return tree
