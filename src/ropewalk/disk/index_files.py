@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from ropewalk.disk.durable import Disk, sync
+from ropewalk.disk.folder_lock import hold_file
 from ropewalk.disk.index_pages import (
     FILTERED,
     ROWS_MAX,
@@ -35,15 +35,14 @@ from ropewalk.disk.index_pages import (
     page_and_bit,
     read_filter,
     read_rows,
-    write_at,
     write_run,
 )
 from ropewalk.kernel.digest import blake3
 
 CURRENT: Final = "current"
 VERSION: Final = 4
+_DISK: Final = Disk()
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
-_OLD: Final = ("data.mdb", "lock.mdb")  # what an index was made of up to version 3
 # Bytes of merged runs that are left in the file at least before it is written anew.
 WASTE_MIN: Final = 1 << 20
 SYNC_FROM: Final = 1 << 20  # bytes of an index that a power cut should not make us build again
@@ -253,12 +252,8 @@ class IndexFiles:
     def hold(self) -> Iterator[None]:
         """Keep other writers out, of this process and others. Raises `OSError`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with hold_file(self.folder / "lock", self._mode):
             yield
-        finally:
-            os.close(descriptor)
 
     def stored(self) -> IndexExtent:
         """Return what a write must add to: what lies on disk by now, or nothing if that does not hold. Hold it."""
@@ -283,8 +278,8 @@ class IndexFiles:
         for entry in entries:
             places.append(_PLACE.pack(offset, len(entry)))
             offset += len(entry)
-        write_at(of_entries, b"".join(entries), base.entry_bytes)
-        write_at(of_places, b"".join(places), base.count * _PLACE.size)
+        _DISK.write_at(of_entries, b"".join(entries), base.entry_bytes)
+        _DISK.write_at(of_places, b"".join(places), base.count * _PLACE.size)
         extent = replace(base, state=state, count=base.count + len(entries), entry_bytes=offset)
         extent, opened = self._write_rows(extent, _rows(base.salt, rows), of_rows)
         try:
@@ -305,13 +300,13 @@ class IndexFiles:
         if extent.entry_bytes + extent.row_bytes >= SYNC_FROM:
             for descriptor in descriptors:
                 sync(descriptor)
-            Disk().replace(path, raw, mode=self._mode)
+            _DISK.replace(path, raw, mode=self._mode)
             return
         temporary = path.with_name(f".{CURRENT}")  # one process writes at a time
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
         try:
-            write_at(descriptor, raw, 0)
+            _DISK.write_at(descriptor, raw, 0)
         finally:
             os.close(descriptor)
         temporary.replace(path)
@@ -360,8 +355,7 @@ class IndexFiles:
         """Remove what an earlier index was made of; readers that have it open may go on reading."""
         kept = self.extent.names
         for path in self.folder.iterdir():
-            ours = path.suffix in (".entries", ".places", ".rows") or path.name in _OLD
-            if ours and path.name not in kept:
+            if path.suffix in (".entries", ".places", ".rows") and path.name not in kept:
                 with contextlib.suppress(OSError):
                     path.unlink()
 

@@ -21,8 +21,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ropewalk.disk.durable import Disk
 from ropewalk.kernel.digest import blake3
 
+_DISK = Disk()
 PAGE_BYTES = 2048
 DIGEST_BYTES = 16
 ROW_BYTES = DIGEST_BYTES + 12
@@ -127,11 +129,11 @@ def write_run(
                 _pack_page(token, number, page, len(rows), b"".join(rows))
                 for page, rows in enumerate(group, first)
             ]
-            write_at(target, b"".join(packed), offset + first * PAGE_BYTES)
+            _DISK.write_at(target, b"".join(packed), offset + first * PAGE_BYTES)
             filters = [_filter(group[at : at + FILTERED]) for at in range(0, len(group), FILTERED)]
             place = pages + first // FILTERED
             packed = [_pack_page(token, number, page, 0, raw) for page, raw in enumerate(filters, place)]
-            write_at(target, b"".join(packed), offset + place * PAGE_BYTES)
+            _DISK.write_at(target, b"".join(packed), offset + place * PAGE_BYTES)
         else:
             return IndexRun(number, offset, pages, count)
         if attempt:
@@ -203,11 +205,3 @@ def _read_page(descriptor: int, token: bytes, run: IndexRun, page: int) -> tuple
     if where != [token, run.number, page]:
         raise IndexDamaged(f"page {page} of run {run.number} is another page")
     return body[_WHERE.size :], count
-
-
-def write_at(descriptor: int, raw: bytes, offset: int) -> None:
-    """Write all bytes at an offset."""
-    view = memoryview(raw)
-    while view:
-        done = os.pwrite(descriptor, view, offset)
-        view, offset = view[done:], offset + done

@@ -3,54 +3,14 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import TypeVar
 
 from ropewalk.errors import Conflict, NotFound
+from ropewalk.kernel.prolly.memory import MemoryStore
 
 T = TypeVar("T")
-_SLICE = 256  # how many keys a scan copies at a time, so that a long scan does not copy the table
-
-
-class _Sorted:
-    """A map that also keeps its keys in order."""
-
-    __slots__ = ("keys", "values")
-
-    def __init__(self, keys: list[bytes] | None = None, values: dict[bytes, bytes] | None = None) -> None:
-        self.keys = [] if keys is None else keys
-        self.values = {} if values is None else values
-
-    def copy(self) -> _Sorted:
-        return _Sorted(self.keys.copy(), self.values.copy())
-
-    def put(self, key: bytes, value: bytes) -> None:
-        if key not in self.values:
-            if not self.keys or key > self.keys[-1]:
-                self.keys.append(key)
-            else:
-                insort(self.keys, key)
-        self.values[key] = value
-
-    def delete(self, key: bytes) -> None:
-        if self.values.pop(key, None) is not None:
-            del self.keys[bisect_left(self.keys, key)]
-
-    def slices(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[list[bytes]]:
-        low = bisect_left(self.keys, start)
-        high = len(self.keys) if stop is None else bisect_left(self.keys, stop)
-        if reverse:
-            for end in range(high, low, -_SLICE):
-                yield self.keys[max(low, end - _SLICE) : end][::-1]
-        else:
-            for begin in range(low, high, _SLICE):
-                yield self.keys[begin : min(high, begin + _SLICE)]
-
-    def range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[bytes]:
-        return chain.from_iterable(self.slices(start, stop, reverse))
 
 
 class _Snapshot:
@@ -58,28 +18,25 @@ class _Snapshot:
 
     __slots__ = ("_tables",)
 
-    def __init__(self, tables: dict[str, _Sorted]) -> None:
+    def __init__(self, tables: dict[str, MemoryStore]) -> None:
         self._tables = tables
 
-    def _table(self, name: str) -> _Sorted:
+    def _table(self, name: str) -> MemoryStore:
         try:
             return self._tables[name]
         except KeyError:
             raise NotFound(f"no table {name!r}", name=name) from None
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        return self._table(table).values.get(key)
+        return self._table(table).get(key)
 
     def scan(
         self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        rows = self._table(table)
-        value_of = rows.values.__getitem__
-        for keys in rows.slices(start, stop, reverse):
-            yield from zip(keys, map(value_of, keys), strict=True)
+        return self._table(table).scan(start, stop, reverse)
 
     def count(self, table: str) -> int:
-        return len(self._table(table).values)
+        return len(self._table(table))
 
 
 class _Overlay:
@@ -87,46 +44,40 @@ class _Overlay:
 
     __slots__ = ("base", "gone", "grown", "written")
 
-    def __init__(self, base: _Sorted) -> None:
+    def __init__(self, base: MemoryStore) -> None:
         self.base = base
-        self.written = _Sorted()
+        self.written = MemoryStore()
         self.gone: set[bytes] = set()
         self.grown = 0  # keys here minus keys committed
 
     def get(self, key: bytes) -> bytes | None:
-        value = self.written.values.get(key)
-        if value is not None:
-            return value
-        return None if key in self.gone else self.base.values.get(key)
+        value = self.written.get(key)
+        return value if value is not None or key in self.gone else self.base.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        if key in self.gone or (key not in self.written.values and key not in self.base.values):
-            self.grown += 1
+        self.grown += self.get(key) is None
         self.written.put(key, value)
         self.gone.discard(key)
 
     def delete(self, key: bytes) -> None:
-        committed = key in self.base.values
-        if key in self.written.values or (committed and key not in self.gone):
-            self.grown -= 1
+        self.grown -= self.get(key) is not None
         self.written.delete(key)
-        if committed:
+        if self.base.get(key) is not None:
             self.gone.add(key)
 
     def scan(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        base, over, gone = self.base, self.written, self.gone
-        below, above = base.range(start, stop, reverse), over.range(start, stop, reverse)
+        below, above = self.base.scan(start, stop, reverse), self.written.scan(start, stop, reverse)
         old, new = next(below, None), next(above, None)
         while old is not None or new is not None:
-            if new is None or (old is not None and old != new and (old < new) is not reverse):
+            if new is None or (old is not None and old[0] != new[0] and (old[0] < new[0]) is not reverse):
                 assert old is not None
-                if old not in gone:
-                    yield old, base.values[old]
+                if old[0] not in self.gone:
+                    yield old
                 old = next(below, None)
             else:
-                if old == new:
+                if old is not None and old[0] == new[0]:
                     old = next(below, None)
-                yield new, over.values[new]
+                yield new
                 new = next(above, None)
 
 
@@ -135,7 +86,7 @@ class _Changes(_Snapshot):
 
     __slots__ = ("overlays",)
 
-    def __init__(self, tables: dict[str, _Sorted]) -> None:
+    def __init__(self, tables: dict[str, MemoryStore]) -> None:
         super().__init__(tables)
         self.overlays: dict[str, _Overlay] = {}
 
@@ -147,7 +98,7 @@ class _Changes(_Snapshot):
 
     def get(self, table: str, key: bytes) -> bytes | None:
         over = self.overlays.get(table)
-        return over.get(key) if over is not None else self._table(table).values.get(key)
+        return over.get(key) if over is not None else self._table(table).get(key)
 
     def scan(
         self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
@@ -179,7 +130,7 @@ class MemoryTables:
     """
 
     def __init__(self, tables: tuple[str, ...]) -> None:
-        self._tables = {name: _Sorted() for name in tables}
+        self._tables = {name: MemoryStore() for name in tables}
         self._writer = threading.RLock()
         self._commit = threading.Lock()
         self._writing = False
@@ -217,8 +168,8 @@ class MemoryTables:
                 table = self._tables[name].copy() if self._readers else self._tables[name]
                 for key in over.gone:
                     table.delete(key)
-                for key in over.written.keys:
-                    table.put(key, over.written.values[key])
+                for key, value in over.written.scan():
+                    table.put(key, value)
                 self._tables[name] = table
             self._version += 1
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from ropewalk.disk.durable import Disk, file_errors, unavailable
+from ropewalk.disk.folder_lock import take_lock
 from ropewalk.errors import Damaged, NotFound, TooLarge, Unavailable
 
 FILE_BYTES_MAX = 1 << 20
-LOCK_POLL_S = 0.02
 LOCK = "lock"
 
 
@@ -39,7 +36,11 @@ class StateFolder:
         with self._telling():
             descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._wait(descriptor, wait_s)
+            busy = Unavailable(
+                f"{self.folder} is in use by another process",
+                advice="One process at a time works there; try again when it has ended.",
+            )
+            take_lock(descriptor, wait_s, str(self.folder), busy)
             yield
         finally:
             os.close(descriptor)
@@ -71,23 +72,5 @@ class StateFolder:
             found = [path.name for path in self.folder.glob(f"{prefix}*")]
         return sorted(name for name in found if name != LOCK and not name.startswith("."))
 
-    def _wait(self, descriptor: int, wait_s: float) -> None:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise unavailable(error, str(self.folder)) from error
-                if time.monotonic() >= deadline:
-                    raise Unavailable(
-                        f"{self.folder} is in use by another process",
-                        advice="One process at a time works there; try again when it has ended.",
-                    ) from error
-            time.sleep(LOCK_POLL_S)
-
-    @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        with file_errors(str(self.folder)):
-            yield
+    def _telling(self) -> contextlib.AbstractContextManager[None]:
+        return file_errors(str(self.folder))

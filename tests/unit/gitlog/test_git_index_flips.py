@@ -85,12 +85,3 @@ def test_git_index_sees_what_another_one_adds(tmp_path):
         assert found is not None and found.height == number
     one.close()
     other.close()
-
-
-def test_git_index_of_lmdb_is_removed(scene):
-    for name in ("data.mdb", "lock.mdb", "stamp"):
-        (scene.index / name).write_bytes(b"an index of LMDB")
-    with open_repository(scene.place.git_dir) as log:
-        log.append("demo", {"type": "t", "payload": {}})
-        log.read("demo")
-    assert not list(scene.index.glob("*.mdb"))

@@ -9,7 +9,6 @@ rebuild.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import struct
@@ -23,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from ropewalk.disk.folder_lock import hold_file
 from ropewalk.disk.index_files import IndexExtent, IndexFiles
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.disk.temporary_folder import make_private_folder
@@ -38,8 +38,6 @@ SPILL_BYTES_MAX = 1 << 20  # of a walk kept in memory, about 12,000 records; a l
 RECORD = struct.Struct(">16s20s20s32s")  # ULID, commit, blob, content id
 CHECK_BYTES = 8
 _HEIGHT = struct.Struct(">QI")
-_OLD = ("data.mdb", "lock.mdb", "stamp")  # what an index was made of before
-
 
 T = TypeVar("T")
 
@@ -266,9 +264,7 @@ class GitIndex:
         """Be the only builder of all processes: two would undo each other's work."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                descriptor = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILES_MODE)
-                stack.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                stack.enter_context(hold_file(self._folder / LOCK, FILES_MODE))
             yield
 
     def _files(self, ref: str) -> IndexFiles:
@@ -292,8 +288,6 @@ class GitIndex:
         """Do something that writes. Raises `Unavailable`."""
         with self._reading():
             try:
-                for name in _OLD:
-                    (self._folder / name).unlink(missing_ok=True)
                 return act()
             except OSError as error:
                 raise Unavailable(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import random
@@ -21,7 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ropewalk.disk.durable import Disk, read_file, unavailable
+from ropewalk.disk.durable import Disk, file_errors, read_file, unavailable
+from ropewalk.disk.folder_lock import hold_file
 from ropewalk.errors import BrokenLink, Conflict, HeadMoved, Invalid, InvalidName, Unavailable
 
 # git holds a ref lock for milliseconds; a minute of silence means its owner is gone
@@ -89,7 +89,10 @@ class GitRefs:
                 finally:
                     self._depths[name] -= 1
                 return
-            with self._flock(self._lock_path(name)):
+            with contextlib.ExitStack() as held:
+                with file_errors("locking the repository"):
+                    self._locks.mkdir(parents=True, exist_ok=True)
+                    held.enter_context(hold_file(self._lock_path(name)))
                 self._depths[name] = 1
                 try:
                     yield
@@ -383,19 +386,6 @@ class GitRefs:
 
     def _lock_path(self, name: str) -> Path:
         return self._locks / hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
-
-    @contextlib.contextmanager
-    def _flock(self, path: Path) -> Iterator[None]:
-        try:
-            self._locks.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise unavailable(error, "locking the repository") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def _check_ref_name(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Ordered rows in memory, for trees that need no disk."""
+"""Ordered rows in memory, for trees and tables that need no disk."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ class MemoryStore:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def copy(self) -> MemoryStore:
+        """Return a store with the same rows that changes apart."""
+        made = MemoryStore()
+        made._rows, made._blocks, made._firsts = dict(self._rows), [*map(list, self._blocks)], [*self._firsts]
+        return made
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value under a key, or None."""
