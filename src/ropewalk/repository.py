@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropewalk.disk import key_files
 from ropewalk.disk.closing import Closing
-from ropewalk.disk.repository_paths import RepositoryPaths, find_repository, make_repository
+from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import Usage
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.reading import LIMIT_DEFAULT
+from ropewalk.gitlog.repository import opening
 from ropewalk.gitlog.repository.repository import GitRepository
-from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.handles.events import EventLog
 from ropewalk.handles.handle import Handle
 from ropewalk.kernel.keys import SigningKey
@@ -309,10 +309,6 @@ def open_repository(
     ...         len(repo.events("prod"))
     0
     """
-    git = GitRepository(
-        GitStore(find_repository(Path(path)), disk=disk, lock_wait_s=lock_wait_s),
-        now_ms=now_ms,
-        entropy=entropy,
-    )
+    git = opening.open_repository(path, now_ms=now_ms, entropy=entropy, disk=disk, lock_wait_s=lock_wait_s)
     git.allow_secrets = allow_secrets
     return Repository(git)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ropewalk.errors import HeadMoved, InvalidEnvelope, OutOfOrder, RopewalkError
+from ropewalk.errors import InvalidEnvelope, OutOfOrder, RopewalkError
 from ropewalk.gitlog.compat.conversion import TIME_S_MAX, kept_signature
 from ropewalk.gitlog.core.clock_limit import ClockLimit
 from ropewalk.gitlog.core.envelope import Draft, EncodedEnvelope, Event, seal_foreign
 from ropewalk.gitlog.core.layout import MESSAGES, Layout
-from ropewalk.gitlog.core.log import ATTEMPTS_MAX, Repo, get_object
+from ropewalk.gitlog.core.log import Repo, get_object, grow
 from ropewalk.gitlog.core.objects import parse_commit
 from ropewalk.gitlog.core.planning import (
     AppendContext,
@@ -110,20 +110,9 @@ def append_copies(
 
     A copy that is there already, under its ULID and with its content, is an outcome like any other, and no new commit.
     """
-    ref = layout.head_ref(topic)
-    with repo.turn(ref):
-        for attempt in range(ATTEMPTS_MAX):
-            made = _plan(layout, topic, tip_of(repo.head(ref)), copies, find, limit)
-            if not made.places:
-                return made
-            try:
-                with repo.put(made.objects):
-                    repo.move_head(ref, made.start.commit, made.tip.commit or "")
-                return made
-            except HeadMoved:
-                if attempt + 1 == ATTEMPTS_MAX:
-                    raise
-    raise AssertionError("unreachable")
+    return grow(
+        repo, layout.head_ref(topic), lambda head: _plan(layout, topic, tip_of(head), copies, find, limit)
+    )
 
 
 @contextmanager

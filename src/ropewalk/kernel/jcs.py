@@ -26,7 +26,7 @@ from ropewalk.errors import InvalidJson
 from ropewalk.kernel.json_check import DEPTH_MAX as DEPTH_MAX
 from ropewalk.kernel.json_check import INTEGER_MAX as INTEGER_MAX
 from ropewalk.kernel.json_check import ITEMS_MAX as ITEMS_MAX
-from ropewalk.kernel.json_check import check_size, first_fault, shown
+from ropewalk.kernel.json_check import check_size, first_fault, pointer, shown
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -222,7 +222,7 @@ class _Refused(Exception):
         self.way: list[str] = []
 
     def error(self) -> InvalidJson:
-        where = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in reversed(self.way))
+        where = pointer(reversed(self.way))
         detail = f"{self.detail} at {shown(where)}" if where else self.detail
         return InvalidJson(detail, where=where, reason=self.reason)
 

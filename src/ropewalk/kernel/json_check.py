@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import orjson
@@ -81,6 +81,15 @@ def shown(value: object) -> str:
     else:
         text = repr(value)
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"
+
+
+def pointer(way: Iterable[str | int]) -> str:
+    """Return a way through a document as a JSON pointer (RFC 6901).
+
+    >>> pointer(["a/b", 0])
+    '/a~1b/0'
+    """
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in way)
 
 
 def _scan(raw: bytes, allows: Callable[[bytes, float], bool]) -> None:

@@ -215,7 +215,6 @@ def test_a_long_line_is_scanned_in_reasonable_time():
 
 def test_events_trailers_attachments_and_output_are_vetted(log):
     from ropewalk.gitlog.core.layout import MESSAGES
-    from ropewalk.gitlog.privacy.screening import screen_output
     from ropewalk.kernel.digest import content_id
 
     token = "ghp_" + mix(36)
@@ -232,7 +231,7 @@ def test_events_trailers_attachments_and_output_are_vetted(log):
             layout=MESSAGES,
         )
     with pytest.raises(Denied, match="output"):
-        screen_output(b"\xff" + raw)
+        refuse_secrets((b"\xff" + raw).decode("utf-8", "replace"), "the output")
     assert log.topics() == []
 
 

@@ -28,9 +28,9 @@ ENVELOPE_ORDER = ("ulid", "ns", "type", "payload", "refs")  # as S0 §11 prints 
 
 def opened() -> GitRepository:
     """Open the repository of this command."""
-    from ropewalk.gitlog.repository.opening import open_place
+    from ropewalk.gitlog.repository.opening import open_repository
 
-    log = open_place(here())
+    log = open_repository(here().git_dir)
     log.store.identify(*named_writer(), fallback=login())
     log.privacy.keys = sealing_key  # privacy rules may seal values
     return log

@@ -197,10 +197,10 @@ def _make_note(
 
 def _withheld(output: bytes) -> Withheld | None:
     """Return why the output may not be kept, and advice; None if it may be kept."""
-    from ropewalk.gitlog.privacy.screening import screen_output
+    from ropewalk.gitlog.privacy.secrets import refuse_secrets
 
     try:
-        screen_output(output)
+        refuse_secrets(output.decode("utf-8", "replace"), "the output")
     except Denied as error:
         found = error.fields["findings"]
         places = ", ".join(f"a {each['kind']} at {each['where']}" for each in found[:SHOWN_MAX])

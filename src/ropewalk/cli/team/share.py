@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @flag("--bare", "Clone without a work tree.")
 def clone(url: str, folder: str | None, bare: bool) -> None:
     """Clone the repository at URL with its logs into the new folder DIR (default: the last part of URL)."""
-    from ropewalk.gitlog.repository.opening import open_place
+    from ropewalk.gitlog.repository.opening import open_repository
     from ropewalk.gitlog.sharing.exchange import pull as exchange
 
     options = ["--bare"] if bare else []
@@ -48,7 +48,7 @@ def clone(url: str, folder: str | None, bare: bool) -> None:
         raise
     place, done = make_repository(Path(folder))
     done += prepare(place)
-    with open_place(place) as log:
+    with open_repository(place.git_dir) as log:
         pulled = exchange(log, "origin", who=_who(log), interactive=sys.stdin.isatty())
     answer = {"repository": str(place.git_dir), "done": done, **_pulled_json(pulled)}
     emit(answer, [f"ok  {place.git_dir}", *_counts(pulled.fetched, "cloned")])

@@ -245,4 +245,4 @@ def _read_roster(repo: Journals, trust: str) -> Roster | None:
 
 def kept_signature(person: GitSignature) -> GitSignature:
     """Return a person with a time git's own fsck takes."""
-    return person if person.time_s >= 0 else GitSignature(person.name, person.mail, 0, person.zone)
+    return person._replace(time_s=max(person.time_s, 0))

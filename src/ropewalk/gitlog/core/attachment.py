@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropewalk.errors import InvalidEnvelope
-from ropewalk.gitlog.core.envelope import EncodedEnvelope
+from ropewalk.gitlog.core.envelope import EncodedEnvelope, refs_of
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.objects import (
     FILE,
@@ -74,5 +74,4 @@ def _trees(path: tuple[str, ...], envelope: Oid, attachments: Sequence[TreeEntry
 
 def named_digests(document: Mapping[str, Any]) -> set[str]:
     """Return the digests an envelope refers to, as we write them."""
-    refs = document.get("refs")
-    return {str(value).lower() for value in refs.values()} if isinstance(refs, dict) else set()
+    return {str(value).lower() for value in refs_of(document).values()}

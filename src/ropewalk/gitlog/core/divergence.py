@@ -7,14 +7,14 @@ log. An event that is recorded again names its original by content id under `ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from ropewalk.errors import BrokenLink, RopewalkError, Unavailable
 from ropewalk.gitlog.core.commit import parse_message
-from ropewalk.gitlog.core.envelope import Draft, Event, read_envelope
+from ropewalk.gitlog.core.envelope import Draft, Event, read_envelope, refs_of
 from ropewalk.gitlog.core.layout import MESSAGES, Layout
 from ropewalk.gitlog.core.log import Repo, describe, get_object
 from ropewalk.gitlog.core.objects import FOLDER, Commit, Oid, parse_commit, parse_tree
@@ -152,8 +152,7 @@ def event_at(repo: Repo, layout: Layout, topic: str, commit: Oid) -> Event:
 
 def origin_of(event: Event) -> ContentId:
     """Return the content id of the first recording: that in `refs.displaced`, else that of the event."""
-    refs = event.envelope.get("refs")
-    said = refs.get(DISPLACED) if isinstance(refs, dict) else None
+    said = refs_of(event.envelope).get(DISPLACED)
     return ContentId(said) if isinstance(said, str) else event.content_id
 
 
@@ -161,9 +160,8 @@ def draft_of(repo: Repo, layout: Layout, event: Event) -> Draft:
     """Return a displaced event to record again: everything but its ULID and its place, and the name of what it was."""
     commit = _commit(repo, event.commit)
     files = attachments_of(repo, commit) if layout is MESSAGES else {}
-    refs = event.envelope.get("refs")
     document: dict[str, Any] = {name: value for name, value in event.envelope.items() if name != "ulid"}
-    document["refs"] = {**(refs if isinstance(refs, dict) else {}), DISPLACED: origin_of(event)}
+    document["refs"] = {**refs_of(event.envelope), DISPLACED: origin_of(event)}
     return Draft(
         document,
         parse_message(commit.message).trailer if layout.has_trailer else None,
@@ -199,8 +197,7 @@ def _looked_at(
     if problem is None:
         try:
             origin = origin_of(event_at(repo, layout, topic, entry.commit))
-            for _ in _files(repo, _commit(repo, entry.commit).tree):
-                pass
+            _check_files(repo, _commit(repo, entry.commit).tree)
         except Unavailable:
             raise
         except RopewalkError as error:
@@ -208,15 +205,15 @@ def _looked_at(
     return entry._replace(problem=problem, again=again.get(origin) if origin else None)
 
 
-def _files(repo: Repo, tree: Oid, depth: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Yield every file below a tree, by the last part of its name."""
+def _check_files(repo: Repo, tree: Oid, depth: int = 0) -> None:
+    """Read every file below a tree; raise for one that is missing or damaged."""
     if depth > TREE_DEPTH_MAX:
         raise BrokenLink(f"tree {tree} is deeper than {TREE_DEPTH_MAX}", entry=tree)
     for entry in parse_tree(get_object(repo, tree, "tree")):
         if entry.mode == FOLDER:
-            yield from _files(repo, entry.oid, depth + 1)
+            _check_files(repo, entry.oid, depth + 1)
         else:
-            yield entry.name, get_object(repo, entry.oid, "blob")
+            get_object(repo, entry.oid, "blob")
 
 
 def _commit(repo: Repo, oid: Oid) -> Commit:

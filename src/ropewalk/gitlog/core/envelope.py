@@ -21,7 +21,6 @@ from ropewalk.kernel.ulid import Ulid
 ENVELOPE_BYTES_MAX = 1 << 20  # larger payloads belong behind a pointer or in an attachment
 FOREIGN_BYTES_MAX = 32 << 20  # what other software recorded is kept, up to half of what a loose object may be
 T = TypeVar("T")
-FIELDS = frozenset({"ulid", "ns", "type", "payload", "refs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,16 @@ def _field(event: Event, name: str, kind: type[T]) -> T:
     if not isinstance(value, kind):  # other software may write what no schema allows
         raise Unverified(f"commit {event.commit}: its envelope has no {name}", entry=event.commit)
     return value
+
+
+def refs_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `refs` of an envelope; none where other software wrote something else there.
+
+    >>> refs_of({"refs": {"log": "blake3:00"}}), refs_of({"refs": None})
+    ({'log': 'blake3:00'}, {})
+    """
+    refs = document.get("refs")
+    return refs if isinstance(refs, dict) else {}
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ropewalk.errors import BrokenLink, HeadMoved, NotFound, RopewalkError
 from ropewalk.gitlog.core.commit import Headers, parse_message
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import Layout, anchors_ref
-from ropewalk.gitlog.core.objects import Commit, GitObject, Kind, Oid, parse_commit, parse_tree
+from ropewalk.gitlog.core.objects import Commit, GitObject, Kind, Oid, TreeEntry, parse_commit, parse_tree
 from ropewalk.gitlog.core.planning import AppendContext, EntryRecord, Plan, Receipt, Tip, plan
 
 ATTEMPTS_MAX = 6  # a moved head is another writer's success; six in a row mean another problem
@@ -44,24 +44,43 @@ def append(
 
     `tip_of` reads (and vets) the head; `pause` waits, with jitter, before another attempt.
     """
-    ref = layout.head_ref(topic)
+    made = Plan(Tip(), Tip())
+
+    def make(head: str | None) -> Plan:
+        nonlocal made
+        made = plan(layout, topic, tip_of(head), drafts, setting, repo.head(anchors_ref(layout, topic)))
+        return made
+
+    # A ULID the caller chose is a promise about order; only ours may be chosen again.
+    attempts = 1 if any("ulid" in draft.document for draft in drafts) else ATTEMPTS_MAX
+    try:
+        return grow(repo, layout.head_ref(topic), make, pause=pause, attempts=attempts)
+    except HeadMoved as moved:
+        refused = [moved if isinstance(o, Receipt) and not o.replayed else o for o in made.outcomes]
+        return Plan(made.start, made.start, outcomes=refused)
+
+
+def grow(
+    repo: Repo,
+    ref: str,
+    make: Callable[[str | None], Plan],
+    *,
+    pause: Callable[[int], None] = lambda _attempt: None,
+    attempts: int = ATTEMPTS_MAX,
+) -> Plan:
+    """Carry out the plan made for the current head; if another writer moves it meanwhile, make another."""
     with repo.turn(ref):
-        for attempt in range(ATTEMPTS_MAX):
-            tip = tip_of(repo.head(ref))
-            made = plan(layout, topic, tip, drafts, setting, repo.head(anchors_ref(layout, topic)))
+        for attempt in range(attempts):
+            made = make(repo.head(ref))
             if not made.objects:
                 return made
             try:
                 with repo.put(made.objects):
-                    repo.move_head(ref, tip.commit, made.tip.commit or "")
+                    repo.move_head(ref, made.start.commit, made.tip.commit or "")
                 return made
-            except HeadMoved as moved:
-                # A ULID the caller chose is a promise about order; only ours may be chosen again.
-                if attempt + 1 == ATTEMPTS_MAX or any("ulid" in draft.document for draft in drafts):
-                    refused = [
-                        moved if isinstance(o, Receipt) and not o.replayed else o for o in made.outcomes
-                    ]
-                    return Plan(tip, tip, outcomes=refused)
+            except HeadMoved:
+                if attempt + 1 == attempts:
+                    raise
                 pause(attempt)
     raise AssertionError("unreachable")
 
@@ -72,24 +91,27 @@ def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> EntryRecord:
     if len(commit.parents) > 1:
         raise BrokenLink(f"commit {oid} has {len(commit.parents)} parents; a line has one", entry=oid)
     headers = _headers(layout, topic, oid, commit)
-    blob = find_blob(repo, layout, topic, headers, commit.tree, oid)
+    blob, _ = open_trees(repo, layout, topic, headers, commit.tree, oid)
     return EntryRecord(
         headers.ulid, headers.content_id, oid, blob, commit.parents[0] if commit.parents else None
     )
 
 
-def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oid, commit: Oid) -> Oid:
-    """Return the envelope's blob at the exact path of the layout; other names are skipped."""
+def open_trees(
+    repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oid, commit: Oid
+) -> tuple[Oid, list[list[TreeEntry]]]:
+    """Return the envelope's blob at the exact path of the layout, and all that each tree on the way to it holds."""
     if layout.path is None:
         raise NotFound(f"entries of the {layout.name} layout carry no envelope", entry=commit)
-    at = tree
+    at, trees = tree, list[list[TreeEntry]]()
     path = layout.path(topic, headers.ulid)
     for name in path:
-        entry = next((e for e in parse_tree(get_object(repo, at, "tree")) if e.name == name), None)
+        trees.append(list(parse_tree(get_object(repo, at, "tree"))))
+        entry = next((each for each in trees[-1] if each.name == name), None)
         if entry is None:
             raise BrokenLink(f"commit {commit} has no {'/'.join(path)}", entry=commit, where="tree")
         at = entry.oid
-    return at
+    return at, trees
 
 
 def _headers(layout: Layout, topic: str, oid: Oid, commit: Commit) -> Headers:

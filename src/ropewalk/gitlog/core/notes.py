@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropewalk.errors import Conflict, DigestMismatch
+from ropewalk.gitlog.core.envelope import refs_of
 from ropewalk.gitlog.core.file_chain import add_commit
 from ropewalk.gitlog.core.log import Repo, get_object
 from ropewalk.gitlog.core.objects import (
@@ -50,8 +51,7 @@ def read_note(repo: Repo, ref: str, target: Oid) -> bytes | None:
 
 def named_log(document: Mapping[str, Any]) -> str | None:
     """Return the digest of the note that an event names, None if it names none."""
-    refs = document.get("refs")
-    found = refs.get(LOG_REF) if isinstance(refs, dict) else None
+    found = refs_of(document).get(LOG_REF)
     return found if isinstance(found, str) else None
 
 

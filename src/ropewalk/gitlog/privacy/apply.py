@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from ropewalk.disk.durable import read_file
 from ropewalk.disk.key_files import read as read_key
 from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import Denied, NotFound, RopewalkError, Unavailable
+from ropewalk.gitlog.core.commit import rfc3339
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.privacy.blob_store import PrivateRecord, PrivateStore
 from ropewalk.gitlog.privacy.pointer import SealedPointer, seal_pointer
@@ -132,8 +132,5 @@ class PrivacyRules:
 
 def record_of(made: SealedPointer, actor: str, policy: str, key: str, now_ms: int) -> PrivateRecord:
     """Return what the private store keeps of a sealing."""
-    sealed_at = (
-        datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    )
     assert made.pointer.ciphertext_digest is not None
-    return PrivateRecord(made.pointer.ciphertext_digest, made.digest, actor, policy, key, sealed_at)
+    return PrivateRecord(made.pointer.ciphertext_digest, made.digest, actor, policy, key, rfc3339(now_ms))

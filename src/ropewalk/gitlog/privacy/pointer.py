@@ -20,6 +20,7 @@ from ropewalk.errors import Denied, DigestMismatch, Invalid, InvalidEnvelope, Un
 from ropewalk.gitlog.privacy.secrets import scan_text
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, Tag, content_id
+from ropewalk.kernel.json_check import pointer
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.seal import NONCE_BYTES, TAG_BYTES, SealingKey, hkdf_sha256
 
@@ -141,10 +142,7 @@ def _pointers(value: object) -> Iterator[tuple[str, dict[str, Any]]]:
         if _claims_pointer(each):
             yield where, each
         elif isinstance(each, dict):
-            waiting += [
-                (f"{where}/{name.replace('~', '~0').replace('/', '~1')}", inner)
-                for name, inner in each.items()
-            ]
+            waiting += [(where + pointer((name,)), inner) for name, inner in each.items()]
         elif isinstance(each, list):
             waiting += [(f"{where}/{at}", inner) for at, inner in enumerate(each)]
 

@@ -18,6 +18,7 @@ from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.privacy.pointer import entropy_bits, is_pointer
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.kernel.json_check import pointer
 from ropewalk.kernel.schema import shipped as schema
 
 SCHEMA = "policy/governance_policy"
@@ -99,29 +100,24 @@ def apply_policy(policy: PrivacyPolicy, payload: Mapping[str, Any], sealer: Seal
     made: dict[str, Any] = {name: _as_recorded(inner) for name, inner in payload.items()}
     redacted: list[str] = []
     pointerized: list[str] = []
-    for rule in policy.rules:
-        # Last places first: taking one out of a list moves those behind it.
-        for path in sorted(set(_select(made, rule.parts)), key=_order, reverse=True):
-            above = _at(made, path[:-1])
-            if above is None:
-                continue  # went with something above it
-            name, where = path[-1], _pointer_text(path)
-            if rule.action == "redact":
-                del above[name]
-                redacted.append(where)
-            elif is_pointer(above[name]):
-                _check_class(rule, above[name], where)
-            else:
-                if sealer is None:
-                    raise Denied(
-                        f"the payload holds private data at {where}, which the policy wants behind a pointer",
-                        advice="Make the key the rule names, or seal it yourself with `ropewalk pointer seal`.",
-                        where=where,
-                        select=rule.select,
-                    )
-                plaintext = jcs.encode(above[name])
-                above[name] = dict(sealer(plaintext, rule, rule.privacy_class.is_low_entropy(plaintext)))
-                pointerized.append(where)
+    for rule, above, path in _described(policy, made):
+        name, where = path[-1], pointer(path)
+        if rule.action == "redact":
+            del above[name]
+            redacted.append(where)
+        elif is_pointer(above[name]):
+            _check_class(rule, above[name], where)
+        else:
+            if sealer is None:
+                raise Denied(
+                    f"the payload holds private data at {where}, which the policy wants behind a pointer",
+                    advice="Make the key the rule names, or seal it yourself with `ropewalk pointer seal`.",
+                    where=where,
+                    select=rule.select,
+                )
+            plaintext = jcs.encode(above[name])
+            above[name] = dict(sealer(plaintext, rule, rule.privacy_class.is_low_entropy(plaintext)))
+            pointerized.append(where)
     return PrivacyOutcome(made, tuple(sorted(redacted)), tuple(sorted(pointerized)))
 
 
@@ -179,11 +175,9 @@ def keep_private(policy: PrivacyPolicy, payload: Mapping[str, Any]) -> Mapping[s
     if not is_private(policy, payload):
         return payload
     made: dict[str, Any] = deepcopy(dict(payload))
-    for rule in policy.rules:
-        for path in sorted(set(_select(made, rule.parts)), key=_order, reverse=True):
-            above = _at(made, path[:-1])
-            if above is not None and (rule.action == "redact" or not is_pointer(above[path[-1]])):
-                del above[path[-1]]
+    for rule, above, path in _described(policy, made):
+        if rule.action == "redact" or not is_pointer(above[path[-1]]):
+            del above[path[-1]]
     return made
 
 
@@ -214,6 +208,16 @@ def _rule(at: int, fields: Mapping[str, Any], classes: Mapping[str, PrivacyClass
         fields.get("capability"),
         fields.get("location"),
     )
+
+
+def _described(policy: PrivacyPolicy, payload: Any) -> Iterator[tuple[Rule, Any, tuple[str | int, ...]]]:
+    """Yield each place that a rule describes: the rule, what holds the place, its path; the caller may take it out."""
+    for rule in policy.rules:
+        # Last places first: taking one out of a list moves those behind it.
+        for path in sorted(set(_select(payload, rule.parts)), key=_order, reverse=True):
+            above = _at(payload, path[:-1])
+            if above is not None:  # else it went with something above it
+                yield rule, above, path
 
 
 def _select(
@@ -251,7 +255,3 @@ def _at(value: Any, path: tuple[str | int, ...]) -> Any:
 
 def _order(path: tuple[str | int, ...]) -> tuple[tuple[int, int, str], ...]:
     return tuple((1, name, "") if isinstance(name, int) else (0, 0, name) for name in path)
-
-
-def _pointer_text(path: tuple[str | int, ...]) -> str:
-    return "".join("/" + str(name).replace("~", "~0").replace("/", "~1") for name in path)

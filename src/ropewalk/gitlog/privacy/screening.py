@@ -47,8 +47,3 @@ def screen_draft(draft: Draft, allow: Collection[str] = ()) -> None:
         refuse_secrets(draft.trailer, "the trailer", allow)
     for name, raw in draft.attachments.items():
         refuse_secrets(raw.decode("utf-8", "replace"), f"attachment {name!r}", allow)
-
-
-def screen_output(output: bytes) -> None:
-    """Refuse captured output that holds what looks like a secret."""
-    refuse_secrets(output.decode("utf-8", "replace"), "the output")

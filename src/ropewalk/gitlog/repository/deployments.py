@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ropewalk.gitlog.core.commit import rfc3339
 from ropewalk.gitlog.core.divergence import DISPLACED
+from ropewalk.gitlog.core.envelope import Event, refs_of
 from ropewalk.kernel.ulid import Ulid, time_ms
-
-if TYPE_CHECKING:
-    from ropewalk.gitlog.core.envelope import Event
 
 STANDING: Final = ("success", "override", "revert", "finalize")  # status of a deployment that took effect
 
@@ -19,19 +17,19 @@ STANDING: Final = ("success", "override", "revert", "finalize")  # status of a d
 def deployment_row(event: Event, trailer: dict[str, Any]) -> dict[str, Any]:
     """Return the row of an event as `shiplog ls --json` prints it; parts of other types than expected are left out."""
     what, who, when = (_object(trailer.get(name)) for name in ("what", "who", "when"))
-    refs = event.envelope.get("refs")
+    displaced = refs_of(event.envelope).get(DISPLACED)
     return {
         "ulid": event.ulid,
         "ns": event.topic,
         "type": event.type,
-        "time": _time(event.ulid, refs, when.get("end_ts")),
+        "time": _time(event.ulid, displaced, when.get("end_ts")),
         "env": trailer.get("env", event.topic),
         "status": trailer.get("status"),
         "service": what.get("service"),
         "artifact": what.get("artifact"),
         "who": who.get("name") or who.get("email"),
         "end": when.get("end_ts"),
-        "displaced": refs.get(DISPLACED) if isinstance(refs, dict) else None,
+        "displaced": displaced,
         "content_id": event.content_id,
         "commit": event.commit,
     }
@@ -58,14 +56,10 @@ def _overtaken(row: dict[str, Any], older: dict[str, Any]) -> bool:
         return False
 
 
-def _time(ulid: Ulid, refs: Any, end: Any) -> str:
+def _time(ulid: Ulid, displaced: Any, end: Any) -> str:
     """Return when an event took place: the end of the run, if the ULID is that of a later re-append."""
     try:
-        if (
-            isinstance(refs, dict)
-            and DISPLACED in refs
-            and datetime.fromisoformat(end).utcoffset() is not None
-        ):
+        if displaced is not None and datetime.fromisoformat(end).utcoffset() is not None:
             return str(end)
     except (TypeError, ValueError):
         pass

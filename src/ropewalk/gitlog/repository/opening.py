@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ropewalk.disk.durable import Disk
-from ropewalk.disk.repository_paths import RepositoryPaths, find_repository, make_repository
+from ropewalk.disk.repository_paths import find_repository, make_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.object_store import GitStore
 
@@ -22,7 +22,7 @@ def init_repository(path: str | os.PathLike[str]) -> GitRepository:
     'governance'
     """
     place, _ = make_repository(Path(path))
-    return open_place(place)
+    return open_repository(place.git_dir)
 
 
 def open_repository(
@@ -45,8 +45,3 @@ def open_repository(
     """
     store = GitStore(find_repository(Path(path)), disk=disk, lock_wait_s=lock_wait_s)
     return GitRepository(store, now_ms=now_ms, entropy=entropy)
-
-
-def open_place(place: RepositoryPaths) -> GitRepository:
-    """Open a repository that was found already."""
-    return open_repository(place.git_dir)

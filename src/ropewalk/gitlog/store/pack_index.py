@@ -10,10 +10,10 @@ import hashlib
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple, overload
+from typing import Final, NamedTuple
 
 from ropewalk.errors import DigestMismatch, Invalid
 
@@ -78,7 +78,7 @@ class GrowingIndex:
         return _assembled(counts, oids, crcs, offsets, checksum)
 
 
-class PackIndex(Sequence[PackEntry]):
+class PackIndex:
     """The entries of an index, in order of object id."""
 
     def __init__(self, raw: bytes) -> None:
@@ -96,15 +96,10 @@ class PackIndex(Sequence[PackEntry]):
     def __len__(self) -> int:
         return self._fanout[255]
 
-    @overload
-    def __getitem__(self, at: int) -> PackEntry: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[PackEntry]: ...
-    def __getitem__(self, at: int | slice) -> PackEntry | list[PackEntry]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        if not 0 <= at < len(self):
-            raise IndexError(at)
+    def __iter__(self) -> Iterator[PackEntry]:
+        return map(self._entry, range(len(self)))
+
+    def _entry(self, at: int) -> PackEntry:
         oid_at = INDEX_HEAD_BYTES + 20 * at
         (crc,) = struct.unpack_from(">I", self._raw, self._crcs_at + 4 * at)
         (offset,) = struct.unpack_from(">I", self._raw, self._near_at + 4 * at)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ropewalk.errors import BrokenLink, NotFound, RopewalkError
+from ropewalk.errors import BrokenLink, RopewalkError
 from ropewalk.gitlog.core.attachment import named_digests, tree_with
 from ropewalk.gitlog.core.commit import Headers, check_trailer, parse_message
 from ropewalk.gitlog.core.envelope import read_envelope
 from ropewalk.gitlog.core.layout import ENVELOPE_SCHEMA_ID, MESSAGES, TRAILER_SCHEMA_ID, Layout
-from ropewalk.gitlog.core.log import Repo, get_object
+from ropewalk.gitlog.core.log import Repo, get_object, open_trees
 from ropewalk.gitlog.core.objects import (
     FOLDER,
     Commit,
@@ -165,7 +165,7 @@ def _check_envelope(
         trees: list[list[TreeEntry]] | None = None
         raw = _planted(repo, layout, topic, commit, headers, blob)
         if raw is None:
-            found, trees = _open_trees(repo, layout, topic, oid, commit, headers)
+            found, trees = open_trees(repo, layout, topic, headers, commit.tree, oid)
             raw = get_object(repo, found, "blob")
         document, canonical = read_envelope(raw, headers.content_id)
         if document["ulid"] != headers.ulid:
@@ -194,24 +194,6 @@ def _planted(
         return None  # the index only guessed; the commit's own tree decides
     # `get_object` named these bytes, so the blob's id stands for them.
     return raw if path_tree_id(layout.path(topic, headers.ulid), blob) == commit.tree else None
-
-
-def _open_trees(
-    repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commit, headers: Headers
-) -> tuple[Oid, list[list[TreeEntry]]]:
-    """Return the envelope's blob, and what every tree on the way to it holds, each read once."""
-    if layout.path is None:
-        raise NotFound(f"entries of the {layout.name} layout carry no envelope", entry=oid)
-    at, trees = commit.tree, []
-    path = layout.path(topic, headers.ulid)
-    for name in path:
-        entries = _entries(repo, at)
-        trees.append(entries)
-        entry = next((each for each in entries if each.name == name), None)
-        if entry is None:
-            raise BrokenLink(f"commit {oid} has no {'/'.join(path)}", entry=oid, where="tree")
-        at = entry.oid
-    return at, trees
 
 
 def _check_trees(
@@ -246,15 +228,11 @@ def _check_trees(
 
 def _check_attachments(repo: Repo, folder: Oid, document: dict[str, Any], wrong: Wrong) -> list[TreeEntry]:
     named = named_digests(document)
-    found = _entries(repo, folder)
+    found = list(parse_tree(get_object(repo, folder, "tree")))
     for each in found:
         if each.mode == FOLDER or content_id(get_object(repo, each.oid, "blob")) not in named:
             wrong("attachments", f"its envelope does not name attachment {each.name!r} by digest")
     return found
-
-
-def _entries(repo: Repo, tree: Oid) -> list[TreeEntry]:
-    return list(parse_tree(get_object(repo, tree, "tree")))
 
 
 def _check_document(name: str, document: dict[str, Any], raw: bytes, wrong: Wrong) -> None:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
-from ropewalk.kernel.json_check import shown
-from ropewalk.kernel.schema.faults import MASK, SchemaFault, find_fault, pointer, size_of, tell_fault
+from ropewalk.kernel.json_check import pointer, shown
+from ropewalk.kernel.schema.faults import MASK, SchemaFault, find_fault, size_of, tell_fault
 
 if TYPE_CHECKING:  # a heavy import, for those who declare schemas
     from jsonschema_rs import Validator

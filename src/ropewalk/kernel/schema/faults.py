@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from ropewalk.kernel.json_check import shown
+from ropewalk.kernel.json_check import pointer, shown
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the first import of the kernel
@@ -85,15 +85,6 @@ def tell_fault(error: ValidationError) -> SchemaFault:
     '/type'
     """
     return _first(_complaints(error, _untitled)).fault
-
-
-def pointer(way: Iterable[str | int]) -> str:
-    """Return a way through a document as a JSON pointer (RFC 6901).
-
-    >>> pointer(["a/b", 0])
-    '/a~1b/0'
-    """
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in way)
 
 
 def _errors(validator: Validator, value: object, parts: int) -> list[ValidationError]:
