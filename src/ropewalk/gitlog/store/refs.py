@@ -99,79 +99,77 @@ class GitRefs:
                 finally:
                     self._depths[name] = 0
 
-    def move(self, name: str, expected: str | None, new: str, message: str = "ropewalk") -> None:
+    def move(self, name: str, expected: str | None, new: str) -> None:
         """Move a ref from `expected` to `new`; `expected=None` means the ref must not exist yet.
 
         Raises `HeadMoved` if the ref has another value. When this returns, the new value is on disk.
         """
         _check_ref_name(name)
-        path = self._git_dir / name
-        lock = path.with_name(path.name + ".lock")
-        with self.turn(name):
-            claim = self._lock_path(name).with_suffix(".claim")
-            self._clear_own_leftovers(claim, lock)
-            try:
-                self._disk.write_new(claim, new.encode() + b"\n", mode=0o666)
-            except OSError as error:
-                raise unavailable(error, f"moving {name}") from error
-            try:
-                self._take(lock, claim, name)
-                self._swap(name, path, lock, expected, new, message)
-            finally:
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(claim)
+        path, moved = self._git_dir / name, False
+        try:
+            with self._locked(name, new.encode() + b"\n") as held:
+                self._refuse_directory_conflict(name, path)
+                self._check_value(name, expected)
+                self._write_reflog(name, expected, new)
+                self._rename_over(path.with_name(path.name + ".lock"), path, name)
+                moved = True
+                held.pop_all()  # the lock is the ref now; what has its name next belongs to another program
+                self._disk.fsync_directory(path.parent)
+        except OSError as error:
+            refusal = unavailable(error, f"moving {name}")
+            if moved:
+                refusal.advice_now = (
+                    "The ref moved but may not survive a power cut. Append again with the same ULID: "
+                    "it is recorded once in any case."
+                )
+            raise refusal from error
 
     def delete(self, name: str, expected: str) -> None:
         """Remove a ref that is at `expected`, loose and packed."""
         _check_ref_name(name)
         path = self._git_dir / name
-        lock = path.with_name(path.name + ".lock")
-        with self.turn(name):
-            claim = self._lock_path(name).with_suffix(".claim")
-            self._clear_own_leftovers(claim, lock)
-            try:
-                self._disk.write_new(claim, b"", mode=0o666)
-                self._take(lock, claim, name)
-                try:
-                    current = self.read(name)
-                    if current != expected:
-                        raise HeadMoved(
-                            f"{name} is at {_short(current)}, not at {_short(expected)}", ref=name
-                        )
-                    with self._packed_refs_locked():
-                        # Packed first: a crash in between leaves the ref, not an old value of it. The lock is held
-                        # to the end, or `git pack-refs` could take the loose value over just before it goes.
-                        self._unpack(name)
-                        with contextlib.suppress(FileNotFoundError):
-                            self._disk.unlink(path)
-                    self._disk.fsync_directory(path.parent)
-                finally:
-                    with contextlib.suppress(OSError):
-                        self._disk.unlink(lock)
-            except OSError as error:
-                raise unavailable(error, f"removing {name}") from error
-            finally:
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(claim)
+        with file_errors(f"removing {name}"), self._locked(name):
+            self._check_value(name, expected)
+            with self._locked("packed-refs", breaking=False):
+                # Packed first: a crash in between leaves the ref, not an old value of it. The lock is held
+                # to the end, or `git pack-refs` could take the loose value over just before it goes.
+                self._unpack(name)
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(path)
+            self._disk.fsync_directory(path.parent)
 
     @contextlib.contextmanager
-    def _packed_refs_locked(self) -> Iterator[None]:
-        """Hold git's lock on `packed-refs`; that file is read and rewritten under it."""
-        lock = self._git_dir / "packed-refs.lock"
-        with self.turn("packed-refs"):
-            claim = self._lock_path("packed-refs").with_suffix(".claim")
+    def _locked(
+        self, name: str, raw: bytes = b"", *, breaking: bool = True
+    ) -> Iterator[contextlib.ExitStack]:
+        """Hold the turn and git's lock of a file, which has `raw` in it; the stack removes that lock."""
+        lock = self._git_dir / f"{name}.lock"
+        claim = self._lock_path(name).with_suffix(".claim")
+        with self.turn(name):
             self._clear_own_leftovers(claim, lock)
-            self._disk.write_new(claim, b"", mode=0o666)
             try:
-                self._take(lock, claim, "packed-refs", breaking=False)
-                try:
-                    yield
-                finally:
-                    with contextlib.suppress(OSError):
-                        self._disk.unlink(lock)
+                self._disk.write_new(claim, raw, mode=0o666)
+                self._take(lock, claim, name, breaking=breaking)
+                with contextlib.ExitStack() as held:
+                    held.callback(self._drop, lock)
+                    yield held
             finally:
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(claim)
+                self._drop(claim)
+
+    def _drop(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            self._disk.unlink(path)
+
+    def _check_value(self, name: str, expected: str | None) -> None:
+        current = self.read(name)
+        if current != expected:
+            raise HeadMoved(
+                f"{name} is at {_short(current)}, not at {_short(expected)}",
+                ref=name,
+                expected=expected,
+                got=current,
+                instance=f"urn:commit:{current}" if current else None,
+            )
 
     def _unpack(self, name: str) -> None:
         """Take a ref out of `packed-refs`, if it is there; its lock is held."""
@@ -195,37 +193,6 @@ class GitRefs:
         self._disk.write_new(temporary, b"".join(kept), mode=0o666)
         self._disk.rename(temporary, packed)
         self._disk.fsync_directory(packed.parent)
-
-    def _swap(self, name: str, path: Path, lock: Path, expected: str | None, new: str, message: str) -> None:
-        """Compare and rename, with the lock held; the lock is gone afterwards."""
-        moved = False
-        try:
-            self._refuse_directory_conflict(name, path)
-            current = self.read(name)
-            if current != expected:
-                raise HeadMoved(
-                    f"{name} is at {_short(current)}, not at {_short(expected)}",
-                    ref=name,
-                    expected=expected,
-                    got=current,
-                    instance=f"urn:commit:{current}" if current else None,
-                )
-            self._write_reflog(name, current, new, message)
-            self._rename_over(lock, path, name)
-            moved = True
-            self._disk.fsync_directory(path.parent)
-        except OSError as error:
-            refusal = unavailable(error, f"moving {name}")
-            if moved:
-                refusal.advice_now = (
-                    "The ref moved but may not survive a power cut. Append again with the same ULID: "
-                    "it is recorded once in any case."
-                )
-            raise refusal from error
-        finally:
-            if not moved:
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(lock)
 
     def _take(self, lock: Path, claim: Path, name: str, *, breaking: bool = True) -> None:
         """Make the lock ours; `breaking` also ends one that is older than any living owner would let it grow."""
@@ -312,7 +279,7 @@ class GitRefs:
                 raise _conflict(name, f"{name}/…") from error
             self._disk.rename(lock, path)
 
-    def _write_reflog(self, name: str, old: str | None, new: str, message: str) -> None:
+    def _write_reflog(self, name: str, old: str | None, new: str) -> None:
         path = self._git_dir / "logs" / name
         said = self._log_updates()
         wanted = said == "always" or (said == "true" and name.startswith(LOGGED_BY_DEFAULT))
@@ -320,7 +287,7 @@ class GitRefs:
             return
         _remove_empty_directories(path)
         self._disk.make_directories(path.parent)
-        line = f"{old or ZERO} {new} {self._signature()}\t{' '.join(message.split())}\n"
+        line = f"{old or ZERO} {new} {self._signature()}\tropewalk\n"
         self._disk.append(path, line.encode())
 
     def _refuse_directory_conflict(self, name: str, path: Path) -> None:
