@@ -146,16 +146,13 @@ class Disk:
 
     def touch_new(self, path: Path, raw: bytes) -> None:
         """Make a marker file; losing it in a power cut does no harm, so it is not synced."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            self.write(descriptor, raw)
-        finally:
-            os.close(descriptor)
+        self._write_to(path, os.O_EXCL, raw)
 
     def append(self, path: Path, raw: bytes) -> None:
-        descriptor = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
-        )
+        self._write_to(path, os.O_APPEND | os.O_NONBLOCK, raw)
+
+    def _write_to(self, path: Path, flags: int, raw: bytes) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o644)
         try:
             self.write(descriptor, raw)
         finally:

@@ -51,9 +51,7 @@ _FLOAT64_INTEGRAL = re.compile(
 _INT64_UNSAFE = re.compile(rb"[\x1b\x3b](?:[\x01-\xff]|\x00[\x20-\xff])|\x3b\x00\x1f\xff{6}")
 _HEADS_CONTAINER = bytes(range(0x80, 0xC0))
 _HEADS_LARGE = bytes.fromhex("999a9bb9babb")  # containers that claim more than 255 items
-_RECURSION_MAX = (
-    5_000  # of the interpreter, which libraries raise; libipld takes 600 bytes of stack for each level
-)
+_RECURSION_MAX = 5_000  # of the interpreter, which libraries raise
 _NESTING_MAX = 512  # levels libipld may descend, at 600 bytes of stack each
 _CLAIMS_MAX = 1 << 20  # items libipld may reserve room for beyond what is really there
 _WHERE_SHOWN_MAX = 200  # characters; remote peers choose the keys on the way
@@ -89,14 +87,7 @@ def dag_encode(value: object) -> bytes:
     >>> dag_encode({"topic": "a", "clock": 1.0}).hex()
     'a265636c6f636b0165746f7069636161'
     """
-    try:
-        raw = _encode_quickly(value)
-    except (ValueError, RecursionError):
-        pass  # links, and everything that is wrong: the slow path separates them
-    else:
-        if _LINK not in raw and not _has_integral_float(raw) and _is_shallow(raw, value):
-            return raw
-    return cbor2.dumps(_settle(value, DAG))
+    return _encode(value, DAG)
 
 
 def dag_decode(raw: bytes) -> Dag:
@@ -109,20 +100,7 @@ def dag_decode(raw: bytes) -> Dag:
     ...
     ropewalk.errors.InvalidCbor: DAG-CBOR byte 0: head is longer than necessary
     """
-    if _is_tame(raw):
-        try:
-            value = _ipld_decode(raw)
-            if _ipld_encode(value) == raw and not _has_integral_float(raw) and _is_shallow(raw, value):
-                return _with_links(value) if _LINK in raw else cast(Dag, value)
-        except _IPLD_REFUSES:
-            pass
-    try:
-        value = _read(raw)
-        if dag_encode(value) == raw:
-            return cast(Dag, value)
-    except _CBOR2_REFUSES:
-        pass
-    raise _fault(raw, DAG)
+    return cast(Dag, _decode(raw, DAG))
 
 
 def encode(value: object) -> bytes:
@@ -131,14 +109,7 @@ def encode(value: object) -> bytes:
     >>> encode({"b": 1.5, "a": [1.0, None]}).hex()
     'a261618201f66162f93e00'
     """
-    try:
-        raw = _encode_quickly(value)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        if _is_core(raw, value) and _is_shallow(raw, value):
-            return raw
-    return cbor2.dumps(_settle(value, CORE), canonical=True)
+    return _encode(value, CORE)
 
 
 def decode(raw: bytes) -> Cbor:
@@ -151,20 +122,40 @@ def decode(raw: bytes) -> Cbor:
     ...
     ropewalk.errors.InvalidCbor: CBOR byte 0: integer written as a float
     """
+    return cast(Cbor, _decode(raw, CORE))
+
+
+def _encode(value: object, dialect: Dialect) -> bytes:
+    try:
+        raw = _encode_quickly(value)
+    except (ValueError, RecursionError):
+        pass  # links, and everything that is wrong: the slow path separates them
+    else:
+        if _LINK not in raw and _agrees(raw, value, dialect) and _is_shallow(raw, value):
+            return raw
+    return cbor2.dumps(_settle(value, dialect), canonical=dialect is CORE)
+
+
+def _decode(raw: bytes, dialect: Dialect) -> object:
     if _is_tame(raw):
         try:
             value = _ipld_decode(raw)
-            if _ipld_encode(value) == raw and _is_core(raw, value) and _is_shallow(raw, value):
-                return cast(Cbor, value)
+            if _ipld_encode(value) == raw and _agrees(raw, value, dialect) and _is_shallow(raw, value):
+                return _with_links(value) if _LINK in raw else value
         except _IPLD_REFUSES:
             pass
     try:
         value = _read(raw)
-        if encode(value) == raw:
-            return cast(Cbor, value)
+        if _encode(value, dialect) == raw:
+            return value
     except _CBOR2_REFUSES:
         pass
-    raise _fault(raw, CORE)
+    raise _fault(raw, dialect)
+
+
+def _agrees(raw: bytes, value: object, dialect: Dialect) -> bool:
+    """Return whether a dialect writes a value as libipld did, in `raw`."""
+    return _is_core(raw, value) if dialect is CORE else not _has_integral_float(raw)
 
 
 def _read(raw: bytes) -> object:
