@@ -299,9 +299,8 @@ class Mirror:
     def _source(self, name: str) -> MirrorSource:
         layout, topic = _parse(name)
         if layout is None:
-            from ropewalk.bridge.channel_source import (
-                ChannelSource,  # the ledger is loaded where there is one
-            )
+            # The ledger is loaded where there is one.
+            from ropewalk.bridge.channel_source import ChannelSource
 
             return ChannelSource(topic, self.target)
         return LogSource(name, layout, topic, self.target)

@@ -69,7 +69,7 @@ def encode_foreign(value: object) -> bytes:
     return _encode_fast(value)[0] or _encode_exact(value, _foreign)
 
 
-def parse(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MAX) -> Json:
+def parse(raw: bytes, *, bytes_max: int | None = None) -> Json:
     """Return the value of strict JSON: RFC 8259 in UTF-8, unique keys, numbers and nesting within our bounds.
 
     Give `bytes_max` for every document of a remote peer: its size and its number of items are checked before
@@ -83,7 +83,7 @@ def parse(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MA
     ropewalk.errors.InvalidJson: duplicate key "a" at byte 7
     """
     if bytes_max is not None:
-        check_size(raw, bytes_max, items_max)
+        check_size(raw, bytes_max)
     return _read(raw, _STRICT)[0]
 
 
@@ -105,7 +105,7 @@ def read_foreign(raw: bytes) -> tuple[Json, bytes]:
     return _read(raw, _FOREIGN)
 
 
-def parse_canonical(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MAX) -> Json:
+def parse_canonical(raw: bytes, *, bytes_max: int | None = None) -> Json:
     """Parse bytes that must already be the canonical ones.
 
     >>> parse_canonical(b'{"a":1}')
@@ -115,7 +115,7 @@ def parse_canonical(raw: bytes, *, bytes_max: int | None = None, items_max: int 
     ropewalk.errors.InvalidJson: not canonical at byte 5: found " ", RFC 8785 writes "1"
     """
     if bytes_max is not None:
-        check_size(raw, bytes_max, items_max)
+        check_size(raw, bytes_max)
     value, canonical = _read(raw, _STRICT)
     if canonical != raw:
         _refuse_layout(raw, canonical)

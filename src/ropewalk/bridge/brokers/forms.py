@@ -15,9 +15,7 @@ from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 
-PATH: Final = (
-    "Ropewalk-Path"  # every repository that it came through, the publisher last: none takes it in again
-)
+PATH: Final = "Ropewalk-Path"  # the repositories it came through, the publisher last: none takes it again
 LOG: Final = "Ropewalk-Log"
 ULID: Final = "Ropewalk-Ulid"
 TYPE: Final = "Ropewalk-Type"

@@ -29,7 +29,7 @@ DETAIL_CHARACTERS_MAX = 500
 
 
 def run_git(
-    git_dir: Path | None, *arguments: str, interactive: bool = False, stdin: bytes | None = None
+    git_dir: Path | None, *arguments: str, interactive: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git and return its result; raise Unavailable if git is not installed.
 
@@ -42,9 +42,7 @@ def run_git(
         where += ["-C", str(top), "-c", "safe.bareRepository=all"]
     command = [*(PLAIN if interactive else BATCH), "git", *where, *arguments]
     try:
-        return subprocess.run(
-            command, input=b"" if stdin is None else stdin, capture_output=True, check=False
-        )
+        return subprocess.run(command, input=b"", capture_output=True, check=False)
     except OSError as error:
         raise Unavailable(f"git: {error.strerror}", advice="Install git and put it on PATH.") from error
 

@@ -29,11 +29,7 @@ _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True, slots=True)
 class NoteSignature:
-    """One signature line: who is said to have signed, and for a cosignature that was verified, when.
-
-    >>> NoteSignature("example", bytes(4), bytes(64)).time_s is None
-    True
-    """
+    """One signature line: who is said to have signed, and for a cosignature that was verified, when."""
 
     name: str
     key_id: bytes
@@ -56,14 +52,7 @@ class Note:
     unverified: tuple[NoteSignature, ...]
 
     def signed_by(self, verifier: Verifier) -> NoteSignature | None:
-        """Return the verified signature of this key, if it signed.
-
-        >>> from ropewalk.kernel.keys import SigningKey
-        >>> signer = Signer("example", SigningKey.generate("ed25519", bytes(32)))
-        >>> note = open_note(sign_note("hello\\n", signer), [signer.verifier])
-        >>> note.signed_by(signer.verifier).name
-        'example'
-        """
+        """Return the verified signature of this key, if it signed."""
         who = (verifier.name, verifier.key_id)
         return next((each for each in self.verified if (each.name, each.key_id) == who), None)
 
@@ -138,11 +127,7 @@ class SignedHead:
         _check_text(self.to_text())
 
     def to_text(self) -> str:
-        """Return the text of the note.
-
-        >>> SignedHead("example.com/log", 7, bytes(32), ("more",)).to_text().splitlines()[3]
-        'more'
-        """
+        """Return the text of the note."""
         return "\n".join((self.origin, str(self.size), base64_encode(self.root), *self.extensions)) + "\n"
 
     @classmethod
@@ -216,13 +201,11 @@ def keep_signatures(raw: bytes, verifiers: Iterable[Verifier]) -> bytes:
     return _join_note(text, [first[who] for who in known if who in first])
 
 
-def open_head(
-    raw: bytes, log: Verifier, witnesses: Iterable[Verifier] = (), *, origin: str | None = None
-) -> tuple[SignedHead, Note]:
+def open_head(raw: bytes, log: Verifier, witnesses: Iterable[Verifier] = ()) -> tuple[SignedHead, Note]:
     """Return the head, if the log itself signed it; witnesses alone do not make one.
 
-    The origin must be the one asked for, by default the name of the log's key. How many witnesses are enough is for
-    the caller: `note.signed_by` names the signers and times.
+    The origin must be the name of the log's key. How many witnesses are enough is for the caller: `note.signed_by`
+    names the signers and times.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> log = Signer("example.com/log", SigningKey.generate("ed25519", bytes(32)))
@@ -235,9 +218,8 @@ def open_head(
     if note.signed_by(log) is None:
         raise SigInvalid(f'head is not signed by its log "{log.name}"', name=log.name)
     head = SignedHead.from_text(note.text)
-    expected = log.name if origin is None else origin
-    if head.origin != expected:
-        raise SigInvalid(f'head of "{head.origin}", where "{expected}" was expected', origin=head.origin)
+    if head.origin != log.name:
+        raise SigInvalid(f'head of "{head.origin}", where "{log.name}" was expected', origin=head.origin)
     return head, note
 
 

@@ -236,9 +236,7 @@ class FollowIterator:
         self._following: Following | None = None
         self._room = asyncio.Semaphore(AHEAD_MAX)  # for items not taken yet
         self._counting = threading.Lock()
-        self._taken = self._frames = (
-            0  # items, and those of them that cost credit, since we notified the loop
-        )
+        self._taken = self._frames = 0  # items, and those that cost credit, since we notified the loop
         self._seq: int | None = None
         self._thread = threading.Thread(
             target=self._main, args=(url, options), name="ropewalk-stream", daemon=True

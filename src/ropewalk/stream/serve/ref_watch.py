@@ -18,9 +18,7 @@ Mark: TypeAlias = "tuple[int, int, int] | None"  # of a file or folder: inode, t
 
 MISSING: Mark = (0, 0, 0)
 FRESH_NS = 1_000_000_000  # what is this young may change again within one tick of its clock
-WHOLE_NS = (
-    5_000_000_000  # how often every file is looked at, for those who write into a ref instead of moving it
-)
+WHOLE_NS = 5_000_000_000  # how often every file is looked at: some programs write into a ref in place
 _journal = logging.getLogger("ropewalk.stream")
 
 

@@ -25,18 +25,14 @@ from ropewalk.stream.serve.pages import HtmlPage, live_page, probe
 
 STREAM_PATH = "/api/v1/stream"  # S2 §1
 CONNECTIONS_MAX = 4_096
-HANDSHAKES_MAX = (
-    1_024  # in progress: after a restart all clients come back at once, and nothing is encrypted here
-)
+HANDSHAKES_MAX = 1_024  # in progress: after a restart all clients come back at once
 NAMES_MAX = 4_096  # names whose verdict is remembered
 PATIENCE_S = 2.0  # how long a burst waits for one reader to catch up
 # Writers that take frames in one turn of the loop. With all of them in one turn, a burst to 500 readers kept requests
 # of the same process waiting for seconds.
 WRITERS_PER_TURN = 8
 SLICE_S = 0.1  # counted at a time: if this process was suspended, no reader is to blame
-STUCK_S = (
-    40.0  # how long a socket may take none of what it was given: a ping's period, and the time to answer
-)
+STUCK_S = 40.0  # how long a socket may take nothing: a ping's period, and the time to answer
 
 _journal = logging.getLogger("ropewalk.stream")
 _journal.addHandler(logging.NullHandler())
