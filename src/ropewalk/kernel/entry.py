@@ -27,11 +27,7 @@ DeriveId: TypeAlias = Callable[[tuple[EntryId, ...], bytes], EntryId]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a log: its id, its parents and its body.
-
-    >>> Entry(EntryId(b"b"), (EntryId(b"a"),), b"body").parents
-    (b'a',)
-    """
+    """One entry of a log: its id, its parents and its body."""
 
     id: EntryId
     parents: tuple[EntryId, ...]
@@ -52,11 +48,7 @@ S = TypeVar("S", bound=Joinable)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A checked run of a line: what it needs below, what it offers above, and how many entries lie between.
-
-    >>> Span((), (EntryId(b"c"),), 3, first=EntryId(b"a")).count
-    3
-    """
+    """A checked run of a line: what it needs below, what it offers above, and how many entries lie between."""
 
     below: tuple[EntryId, ...] = ()
     above: tuple[EntryId, ...] = ()

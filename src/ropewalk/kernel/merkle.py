@@ -86,13 +86,7 @@ class Frontier:
         return self._size
 
     def append(self, leaf: bytes) -> None:
-        """Add one leaf hash; two node hashes at most on average.
-
-        >>> edge = Frontier()
-        >>> edge.append(LEDGER.leaf(b""))
-        >>> edge.size
-        1
-        """
+        """Add one leaf hash; two node hashes at most on average."""
         if len(leaf) != HASH_BYTES:
             pack_leaves((leaf,))
         peaks, node, size = self._peaks, self.hasher.node, self._size
@@ -103,11 +97,7 @@ class Frontier:
         self._size += 1
 
     def root(self) -> bytes:
-        """Return the root over everything appended so far.
-
-        >>> Frontier().root() == LEDGER.empty
-        True
-        """
+        """Return the root over everything appended so far."""
         if not self._peaks:
             return self.hasher.empty
         *rest, top = self._peaks
@@ -116,20 +106,12 @@ class Frontier:
         return top
 
     def to_bytes(self) -> bytes:
-        """Return the frontier as bytes: size (8 bytes, big-endian), then the subtree roots, largest first.
-
-        >>> Frontier().to_bytes().hex()
-        '0000000000000000'
-        """
+        """Return the frontier as bytes: size (8 bytes, big-endian), then the subtree roots, largest first."""
         return self._size.to_bytes(8, "big") + b"".join(self._peaks)
 
     @classmethod
     def from_bytes(cls, raw: bytes, hasher: Hasher = LEDGER) -> Frontier:
-        """Return the frontier `to_bytes` wrote. Its hashes are believed: compare `root()` with a head you trust.
-
-        >>> Frontier.from_bytes(bytes(8)).size
-        0
-        """
+        """Return the frontier `to_bytes` wrote. Its hashes are believed: compare `root()` with a head you trust."""
         edge = cls(hasher)
         size = int.from_bytes(raw[:8], "big")
         if len(raw) < 8 or len(raw) != 8 + HASH_BYTES * size.bit_count() or size > SIZE_MAX:
@@ -162,32 +144,19 @@ class Nodes(ABC):
         """Return the root of the leaves from `place` × 2^height on, 2^height of them."""
 
     def root(self, size: int | None = None) -> bytes:
-        """Return the root now, or when the tree had `size` leaves.
-
-        >>> MerkleTree([LEDGER.leaf(b"a")]).root(0) == LEDGER.empty
-        True
-        """
+        """Return the root now, or when the tree had `size` leaves."""
         size = self._size_or_now(size)
         return self._edge(size.bit_length(), size) if size else self.hasher.empty
 
     def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
-        """Return the path that proves the leaf at `index` under the root of `size` leaves, bottom up.
-
-        >>> MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")]).inclusion(0) == (LEDGER.leaf(b"b"),)
-        True
-        """
+        """Return the path that proves the leaf at `index` under the root of `size` leaves, bottom up."""
         size = self._size_or_now(size)
         if not 0 <= index < size:
             raise RangeExceeded(f"leaf {index} is outside a tree of {size}", index=index, size=size)
         return tuple(self._path(0, index, size))
 
     def consistency(self, old: int, new: int | None = None) -> tuple[bytes, ...]:
-        """Return the path that proves the tree of `new` leaves extends the tree of `old`.
-
-        >>> tree = MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
-        >>> tree.consistency(1) == (LEDGER.leaf(b"b"),)
-        True
-        """
+        """Return the path that proves the tree of `new` leaves extends the tree of `old`."""
         new = self._size_or_now(new)
         if not 0 <= old <= new:
             raise RangeExceeded(f"a tree of {new} does not extend one of {old}", old=old, new=new)
@@ -200,12 +169,7 @@ class Nodes(ABC):
         return (*seed, *self._path(height, place, new))
 
     def range(self, start: int, end: int, size: int | None = None) -> RangeProof:
-        """Return what proves the leaves from `start` up to, not with, `end` under the root of `size` leaves.
-
-        >>> tree = MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
-        >>> tree.range(0, 2)
-        RangeProof(left=(), right=())
-        """
+        """Return what proves the leaves from `start` up to, not with, `end` under the root of `size` leaves."""
         size = self._size_or_now(size)
         if not 0 <= start < end <= size:
             raise RangeExceeded(
@@ -278,23 +242,11 @@ class MerkleTree(Nodes):
         return len(self._levels[0]) // HASH_BYTES
 
     def append(self, leaf: bytes) -> None:
-        """Add one leaf hash.
-
-        >>> tree = MerkleTree()
-        >>> tree.append(LEDGER.leaf(b""))
-        >>> tree.size
-        1
-        """
+        """Add one leaf hash."""
         self.extend((leaf,))
 
     def extend(self, leaves: Iterable[bytes]) -> None:
-        """Add many leaf hashes, hashing level by level, which is much faster than one by one.
-
-        >>> tree = MerkleTree()
-        >>> tree.extend([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
-        >>> tree.size
-        2
-        """
+        """Add many leaf hashes, hashing level by level, which is much faster than one by one."""
         levels = self._levels
         levels[0] += pack_leaves(leaves)
         for height, below in enumerate(levels):
@@ -309,33 +261,20 @@ class MerkleTree(Nodes):
             above += self.hasher.level(fresh)
 
     def leaf(self, index: int) -> bytes:
-        """Return the leaf hash at an index.
-
-        >>> MerkleTree([LEDGER.leaf(b"a")]).leaf(0) == LEDGER.leaf(b"a")
-        True
-        """
+        """Return the leaf hash at an index."""
         if not 0 <= index < self.size:
             raise RangeExceeded(f"leaf {index} is outside a tree of {self.size}", index=index, size=self.size)
         return self.node(0, index)
 
     def nodes(self, height: int, start: int, end: int) -> bytes:
-        """Complete nodes `start` to `end` of one level, packed; what a tile holds.
-
-        >>> tree = MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
-        >>> tree.nodes(1, 0, 1) == tree.root()
-        True
-        """
+        """Complete nodes `start` to `end` of one level, packed; what a tile holds."""
         level = self._levels[height] if 0 <= height < len(self._levels) else b""
         if not 0 <= start <= end <= len(level) // HASH_BYTES:
             raise RangeExceeded(f"nodes {start} to {end} of level {height} are not complete", height=height)
         return bytes(level[start * HASH_BYTES : end * HASH_BYTES])
 
     def node(self, height: int, place: int) -> bytes:
-        """Return one complete node.
-
-        >>> MerkleTree([LEDGER.leaf(b"a")]).node(0, 0) == LEDGER.leaf(b"a")
-        True
-        """
+        """Return one complete node."""
         at = place * HASH_BYTES
         return bytes(self._levels[height][at : at + HASH_BYTES])
 

@@ -34,11 +34,7 @@ _KEYS_CACHED_MAX = 1024  # a log has few authors; a flood of new ones only costs
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What one algorithm can do, over plain bytes.
-
-    >>> SCHEMES["ed25519"].key_bytes, SCHEMES["p256"].key_bytes
-    (32, 33)
-    """
+    """What one algorithm can do, over plain bytes."""
 
     codec: int  # multicodec of the public key, as did:key writes it
     key_bytes: int

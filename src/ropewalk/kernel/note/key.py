@@ -26,11 +26,7 @@ _SECRET_PREFIX = "PRIVATE+KEY+"  # noqa: S105 - the word that marks a secret, no
 
 
 class SignatureType(IntEnum):
-    """What kind of signature a key makes, as the byte in front of the key.
-
-    >>> SignatureType.COSIGNATURE.value
-    4
-    """
+    """What kind of signature a key makes, as the byte in front of the key."""
 
     ED25519 = 0x01
     """Ed25519 over the text of the note."""
@@ -48,11 +44,7 @@ class SignatureType(IntEnum):
 
     @classmethod
     def of_witness(cls, alg: str) -> SignatureType:
-        """Return the type that a witness with such a key makes.
-
-        >>> SignatureType.of_witness("ed25519").name
-        'COSIGNATURE'
-        """
+        """Return the type that a witness with such a key makes."""
         return cls.ML_DSA_44 if alg == ML_DSA_44 else cls.COSIGNATURE
 
 
@@ -84,11 +76,7 @@ class Verifier:
         return sha256(self.name.encode() + b"\n" + bytes([self.type]) + self.key.raw)[:KEY_ID_BYTES]
 
     def to_text(self) -> str:
-        """Return the key in one line, to hand around.
-
-        >>> Verifier("example", SigningKey.generate("ed25519", bytes(32)).public).to_text()
-        'example+d548005b+ATtqJ7zOtqQtYqOo0CpvDXNlMhV3HeJDpjrASKGLWdop'
-        """
+        """Return the key in one line, to hand around."""
         return f"{self.name}+{self.key_id.hex()}+{base64_encode(bytes([self.type]) + self.key.raw)}"
 
     @classmethod
@@ -157,11 +145,7 @@ class Signer:
         return Verifier(self.name, self.key.public, self.type)
 
     def sign(self, text: str) -> bytes:
-        """Return a plain signature over the text of a note.
-
-        >>> len(Signer("example", SigningKey.generate("ed25519", bytes(32))).sign("hello\\n"))
-        64
-        """
+        """Return a plain signature over the text of a note."""
         if self.type != SignatureType.ED25519:
             raise InvalidKey(f'"{self.name}" makes cosignatures, which carry a time')
         if text.startswith(_COSIGNATURE):
@@ -182,11 +166,7 @@ class Signer:
         return time_s.to_bytes(_TIME_BYTES, "big") + self.key.sign(self.verifier._cosigned(text, time_s))
 
     def to_secret_text(self) -> str:
-        """Return the secret in one line, as Go's note tools keep it.
-
-        >>> Signer("example", SigningKey.generate("ed25519", bytes(32))).to_secret_text()[:29]
-        'PRIVATE+KEY+example+d548005b+'
-        """
+        """Return the secret in one line, as Go's note tools keep it."""
         secret = base64_encode(bytes([self.type]) + self.key.secret)
         return f"{_SECRET_PREFIX}{self.name}+{self.verifier.key_id.hex()}+{secret}"
 
