@@ -355,10 +355,10 @@ class RateLimited(Unavailable):
 
 
 class NegotiateAgain(Unavailable):
-    """A session has become out of date: evidence is stale or the policy has changed (S4 §14)."""
+    """A session is out of date: evidence is stale, the policy has changed or a certificate was revoked (S4 §14)."""
 
     code = "NegotiateAgain"
-    advice = "Open a new session; clients of ropewalk do so by themselves."
+    advice = "Open a new session with fresh evidence and a valid certificate; clients of ropewalk do so by themselves."
 
 
 E = TypeVar("E", bound=RopewalkError)

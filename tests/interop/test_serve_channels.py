@@ -14,7 +14,7 @@ from tests.unit.ledger.making import observed
 from tests.waiting import LIMIT_S, until
 
 from ropewalk.disk.certificate_authority import init_authority
-from ropewalk.errors import Denied, Quarantined, Unauthenticated, Unavailable
+from ropewalk.errors import Denied, NegotiateAgain, Quarantined, Unauthenticated, Unavailable
 from ropewalk.ledger.remote.sync_client import connect_channel
 
 CLIENTS: dict[str, list[str]] = {"server": ["127.0.0.1"], "ada": [], "eve": []}
@@ -85,6 +85,50 @@ def test_serve_shows_peers_in_quarantine(tmp_path):
         assert b"ropewalk_quarantined_peers 1.0" in get("/metrics")[1]
         pki.revoke("ada")
         until(lambda: get("/api/v1/peers")[0] == 401)  # on the same connection
+        secure.close()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("transport", ["grpc", pytest.param("quic", marks=pytest.mark.slow)])
+def test_serve_counts_revoked_peers(tmp_path, transport):
+    """A session of a revoked peer ends, metrics count the peer until it has a new certificate, others go on."""
+    pki = init_authority(tmp_path / "pki", "ropewalk", datetime.now(UTC))
+    for name, hosts in CLIENTS.items():
+        pki.issue(name, hosts)
+    own, ada, eve = (files_of(pki.folder / name) for name in CLIENTS)
+    make(tmp_path)
+    assert call(tmp_path, "ledger", "create", "--channel", "audit").returncode == 0
+    options = (
+        "--tls-cert", str(own.certificate), "--tls-key", str(own.key), "--client-ca", str(own.roots),
+        "--crl", str(own.crl), f"--{transport}", "127.0.0.1:0",
+    )  # fmt: skip
+    with (
+        serving(tmp_path, *options) as server,
+        connect_channel(server.facts[transport], "audit", files=ada) as healthy,
+        connect_channel(server.facts[transport], "audit", files=eve, retry_s=0) as revoked,
+    ):
+        context = ssl.create_default_context(cafile=str(ada.roots))
+        context.load_cert_chain(ada.certificate, ada.key)
+        secure = http.client.HTTPSConnection(server.host, server.port, timeout=LIMIT_S, context=context)
+
+        def counted() -> list[bytes]:
+            secure.request("GET", "/metrics")
+            lines = secure.getresponse().read().splitlines()
+            return [each for each in lines if each.startswith(b"ropewalk_quarantined_peers")]
+
+        revoked.submit(observed(1).raw)
+        healthy.head()
+        assert counted() == [b"ropewalk_quarantined_peers 0.0"]
+        pki.revoke("eve")
+        with pytest.raises(NegotiateAgain, match="CN=eve was revoked"):
+            revoked.head()
+        with pytest.raises(Unauthenticated, match="revoked"):
+            connect_channel(server.facts[transport], "audit", files=eve)
+        assert counted() == [b"ropewalk_quarantined_peers 1.0"]
+        assert healthy.submit(observed(2).raw).height == 1
+        pki.issue("eve", [])
+        assert revoked.head()["height"] == 1
+        assert counted() == [b"ropewalk_quarantined_peers 0.0"]
         secure.close()
 
 

@@ -1,4 +1,4 @@
-"""Sealed answers, drift and quarantine (S4 §5, §14): stale evidence and another policy end sessions."""
+"""Sealed answers, drift and quarantine (S4 §5, §14): stale evidence, another policy and revocation end them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from tests.unit.ledger.attesting import PCR0, Authority
 from tests.unit.ledger.attesting import nitro_document as document_of
-from tests.unit.ledger.making import NODE, NOON_NS, observed
+from tests.unit.ledger.certifying import files_of
+from tests.unit.ledger.making import NODE, NOON_NS, command, observed
 from tests.unit.ledger.test_remote import served
+from tests.unit.ledger.test_transports import options_of
+from tests.waiting import soon
 
-from ropewalk.errors import Quarantined, Unverified
+from ropewalk.errors import NegotiateAgain, Quarantined, Unauthenticated, Unverified
 from ropewalk.kernel import jcs
+from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.binding import wrap_report
 from ropewalk.ledger.proof.trust import Trust
@@ -158,3 +162,79 @@ def test_attest_command_gives_evidence(tmp_path):
         assert failing is not None
         with pytest.raises(Unavailable):
             failing(b"")
+
+
+@pytest.mark.parametrize("transport", ["tls", "grpc", "quic"])
+def test_revoked_peer_is_quarantined_until_a_new_certificate(tmp_path, pki, transport):
+    """Its session ends with NegotiateAgain, new ones are refused, replication is held back; other peers go on."""
+    pki.issue("bob", [])
+    bob, own = files_of(pki.folder / "bob"), files_of(pki.folder / "server")
+
+    async def main() -> None:
+        async with (
+            served(tmp_path, **options_of(transport, own)) as server,
+            LedgerClient(server.url, "audit", files=bob, retry_s=0) as revoked,
+            LedgerClient(server.url, "audit", files=files_of(pki.folder / "ada")) as healthy,
+        ):
+            assert (await revoked.submit(observed(1).raw)).height == 0
+            await healthy.head()
+            pki.revoke("bob")
+            with pytest.raises(NegotiateAgain, match="CN=bob was revoked"):
+                await revoked.submit(observed(2).raw)
+            held = server.quarantine.peers["CN=bob"]
+            assert held.channel == "audit" and "revoked" in held.reason
+            for ask in (revoked.head, lambda: revoked.read_blocks(0)):
+                with pytest.raises(Unauthenticated, match="revoked"):  # a new session
+                    await ask()
+            with pytest.raises(Unauthenticated, match="revoked"):
+                await LedgerClient(server.url, "audit", files=bob).__aenter__()
+            assert (await healthy.submit(observed(3).raw)).height == 1 and healthy.connections == 1
+            assert set(server.quarantine.peers) == {"CN=bob"}
+            pki.issue("bob", [])  # into the same files, which the client reads when it connects
+            assert (await revoked.submit(observed(4).raw)).height == 2
+            assert [height for height, _ in await revoked.read_blocks(0)] == [0, 1, 2]
+            assert not server.quarantine.peers
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("transport", ["tls", "grpc", "quic"])
+def test_session_with_a_revoked_server_ends(tmp_path, pki, transport):
+    """The client is a peer, too: it sends nothing more to a server whose certificate was revoked."""
+    pki.issue("carol", ["127.0.0.1"])
+    files, own = files_of(pki.folder / "ada"), files_of(pki.folder / "carol")
+
+    async def main() -> None:
+        async with (
+            served(tmp_path, **options_of(transport, own)) as server,
+            LedgerClient(server.url, "audit", files=files, retry_s=0) as remote,
+        ):
+            assert (await remote.submit(observed(1).raw)).height == 0
+            pki.revoke("carol")
+            for _ in range(2):
+                with pytest.raises((NegotiateAgain, Unauthenticated), match="CN=carol was revoked"):
+                    await remote.submit(observed(2).raw)
+
+    asyncio.run(main())
+    with open_channel(tmp_path, "audit") as channel:
+        assert channel.head().envelopes == 1
+
+
+def test_revoked_peer_loses_its_quic_connection(tmp_path, pki):
+    """Streams of the connection that asked nothing end with the session: the connection gives its place back."""
+    pki.issue("bob", [])
+    bob, own = files_of(pki.folder / "bob"), files_of(pki.folder / "server")
+
+    async def main() -> None:
+        async with (
+            served(tmp_path, **options_of("quic", own)) as server,
+            LedgerClient(server.url, "audit", files=bob, retry_s=0) as revoked,
+        ):
+            await revoked.submit_many([command(name).raw for name in "abc"])
+            assert len(server.sessions) == 4
+            pki.revoke("bob")
+            with pytest.raises(NegotiateAgain):
+                await revoked.head()
+            await soon(lambda: not server.sessions)
+
+    asyncio.run(main())

@@ -174,22 +174,6 @@ def test_quic_without_certificate_gets_no_byte(tmp_path, pki, monkeypatch):
     asyncio.run(main())
 
 
-def test_quic_revocation_ends_an_open_session(tmp_path, pki):
-    CertificateAuthority(pki.folder, NOW).issue("bob", [])
-
-    async def main() -> None:
-        async with (
-            served(tmp_path, port=None, files=files_of(pki.folder / "server"), quic=ANY) as server,
-            LedgerClient(server.url, "audit", files=files_of(pki.folder / "bob"), retry_s=0) as remote,
-        ):
-            assert (await remote.submit(observed(1).raw)).height == 0
-            CertificateAuthority(pki.folder, NOW).revoke("bob")
-            with pytest.raises(Unauthenticated, match="revoked"):
-                await remote.submit(observed(2).raw)
-
-    asyncio.run(main())
-
-
 def test_quic_server_certificate_must_be_for_the_host(tmp_path, pki):
     pki.issue("elsewhere", ["ledger.example"])
 

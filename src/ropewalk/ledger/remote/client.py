@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, cast
 
-from ropewalk.errors import Invalid, NegotiateAgain, RopewalkError, TooLarge, Unavailable, Unverified
+from ropewalk.errors import Invalid, RopewalkError, TooLarge, Unavailable, Unverified
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope.envelope import parse_wire
 from ropewalk.ledger.envelope.model import envelope_id
@@ -315,10 +315,9 @@ class LedgerClient(Dialer):
         self._heard_at = time.monotonic()
         while True:
             self._changed.clear()
-            if session.until_ns is not None and self._now_ns() > session.until_ns:
-                session.error = session.error or NegotiateAgain("the evidence of the server is stale")
             if session.error is None:
                 try:
+                    self._check_standing(session.until_ns)
                     while (
                         self._waiting
                         and len(session.sent) < session.agreement.max_in_flight

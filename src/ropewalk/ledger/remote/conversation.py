@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from ropewalk.errors import Denied, Invalid, Replayed, RopewalkError, Unavailable
+from ropewalk.errors import (
+    Denied,
+    Invalid,
+    NegotiateAgain,
+    Replayed,
+    RopewalkError,
+    Unauthenticated,
+    Unavailable,
+)
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
@@ -68,6 +76,9 @@ class SessionHost(Protocol):
 
     def rights(self, peer: Peer, channel: str) -> frozenset[str]:
         """Return the features that this client may use in the channel now; Unauthenticated for an unknown client."""
+
+    def check_certificate(self, peer: Peer, channel: str) -> None:
+        """Quarantine a client whose certificate was revoked, and raise Unauthenticated."""
 
     def must_negotiate(self, lease: WriterLease) -> bool:
         """Return whether a session of this channel cannot begin with defaults."""
@@ -141,6 +152,7 @@ class Conversation:
     def adopt_defaults(self, channel: str) -> None:
         """Begin without a negotiation, where the channel has defaults."""
         lease = self._host.lease(channel)
+        self._host.check_certificate(self.peer, lease.channel)
         if self._host.must_negotiate(lease):
             raise Denied(
                 f"channel {lease.channel} has no defaults: sessions must be negotiated",
@@ -187,6 +199,7 @@ class Conversation:
         if message.op != "open" or len(message.parts) != 1:
             raise Invalid("message: a session begins with `open` and an advertisement")
         lease = self._host.lease(message.text("channel"))
+        self._host.check_certificate(self.peer, lease.channel)
         asked = parse_wire(message.parts[0])
         if self._slot is not None:  # it is identified, so idle connections do not take its place
             if not self._slot.join():
@@ -265,6 +278,10 @@ class Conversation:
     def _begin(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
         """Begin to work on a request; its answer is waited for in its turn."""
         now_ns = self._host.now_ns()
+        try:
+            self._host.check_certificate(self.peer, self._lease.channel)
+        except Unauthenticated as error:
+            raise NegotiateAgain(error.detail, advice="Negotiate with a new certificate.") from error
         if self._standing is not None and now_ns - self._checked_ns > STANDING_NS:
             self._host.check_standing(self._standing, self._lease)
             self._checked_ns = now_ns

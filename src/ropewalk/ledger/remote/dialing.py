@@ -12,7 +12,16 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from ropewalk.errors import Invalid, RopewalkError, SigInvalid, Unavailable, Unverified, Usage
+from ropewalk.errors import (
+    Invalid,
+    NegotiateAgain,
+    RopewalkError,
+    SigInvalid,
+    Unauthenticated,
+    Unavailable,
+    Unverified,
+    Usage,
+)
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
@@ -115,6 +124,7 @@ class Dialer:
             else None,
         )
         self._first_s, self._told, self._idle_s, self._connect_s = first_s, told, idle_s, connect_s
+        self._shown: Certificate | None = None  # by the server of the newest connection
         self._silences = 0  # how often the other side ended before it said anything
         self.connections = 0
         # Transports before the one in use, and why they were not reached; those that the server says it serves.
@@ -180,13 +190,17 @@ class Dialer:
             from ropewalk.ledger.remote.transports.quic_client import reach_quic
 
             assert self._files is not None
-            return await reach_quic(host, port, self._files, self._connect_s, self._idle_s)
+            made = await reach_quic(host, port, self._files, self._connect_s, self._idle_s)
+            self._shown = made.link.certificate
+            return made
         if scheme == "grpc":
             need_packages("grpc", "grpc", "grpc_health", "grpc_reflection", "grpc_status")
             from ropewalk.ledger.remote.transports.grpc_client import connect_grpc
 
             assert self._files is not None
             return await connect_grpc(host, port, self._files, self._connect_s, check=self._check_certificate)
+        if scheme == "tls" and self._files is not None:
+            self._tls = client_tls(self._files, PROTOCOL)  # the certificate may have been renewed
         tls = self._tls if scheme == "tls" else None
         pipe = await connect_tcp(host, port, timeout_s=self._connect_s, tls=tls)
         try:
@@ -200,8 +214,18 @@ class Dialer:
 
     def _check_certificate(self, shown: Certificate | None) -> None:
         """Raise for a server whose certificate was revoked."""
+        self._shown = shown
         if self._revoked is not None:
             self._revoked.check(shown)
+
+    def _check_standing(self, until_ns: int | None) -> None:
+        """Raise NegotiateAgain once the evidence of the server is stale, or its certificate was revoked."""
+        if until_ns is not None and self._now_ns() > until_ns:
+            raise NegotiateAgain("the evidence of the server is stale")
+        try:
+            self._check_certificate(self._shown)
+        except Unauthenticated as error:
+            raise NegotiateAgain(error.detail) from error
 
     def _capabilities(self, place: Address, missed: Iterable[str]) -> Capabilities:
         """Return what we offer over this transport: it comes first, and those that were not reached are said."""

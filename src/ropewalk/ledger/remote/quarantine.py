@@ -1,8 +1,8 @@
-"""Drift and quarantine (S4 §14): peers whose evidence is stale or whose policy is another one get no new session.
+"""Drift and quarantine (S4 §14): peers with stale evidence, another policy or a revoked certificate get no session.
 
-A session whose evidence becomes stale, or whose channel gets another policy, ends with `NegotiateAgain`. The peer then
-negotiates again; unless it shows fresh evidence and the right policy, it is quarantined: refused, and so held back from
-replication, until it does. Other peers go on.
+A session whose evidence becomes stale, whose channel gets another policy, or whose peer's certificate is revoked ends
+with `NegotiateAgain`. The peer then negotiates again; unless it shows fresh evidence, the right policy and a valid
+certificate, it is quarantined: refused, and so held back from replication, until it does. Other peers go on.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
+from ropewalk.errors import NotFound, RopewalkError, Unauthenticated, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.settings import channels as channels_of
 from ropewalk.ledger.channel.settings import read_settings
@@ -261,10 +261,18 @@ class LedgerServer:
         )
 
     def rights(self, peer: Peer, channel: str) -> frozenset[str]:
-        """Return what a client may do in a channel now; asked for every request, so that a revocation holds at once."""
-        if self._revoked is not None:
-            self._revoked.check(peer.certificate)
+        """Return what a client may do in a channel now; asked for every request."""
         return self._rights(peer, channel)
+
+    def check_certificate(self, peer: Peer, channel: str) -> None:
+        """Quarantine a client whose certificate was revoked, and raise Unauthenticated; asked for every request."""
+        if self._revoked is None or peer.certificate is None:
+            return
+        try:
+            self._revoked.check(peer.certificate)
+        except Unauthenticated as error:
+            self.quarantine.put(peer.certificate.subject, error.detail, channel, self._now_ns())
+            raise
 
     def admit(self, peer: str, asked: Envelope, lease: WriterLease) -> Standing:
         """Judge the evidence and the policy of a peer; Quarantined if they have drifted."""

@@ -43,6 +43,7 @@ class LedgerSession(Conversation):
         self._cutter = FrameDecoder(OPEN_BYTES_MAX)
         self._frames = FramePipe(pipe, self._cutter, frame, idle_s=idle_s)
         self._compressed = False
+        self.outdated = False  # whether it ended because it must be negotiated again
 
     async def run(self) -> None:
         """Negotiate, then answer until the peer has gone."""
@@ -57,13 +58,16 @@ class LedgerSession(Conversation):
                 self._host.refused(str(self.peer), refused.detail)
                 await self.close_with_error(refused)
                 return
-            fault = await self.converse(stopping)
-            if fault is not None and (
-                isinstance(fault, NegotiateAgain) or not isinstance(fault, Unavailable)
-            ):
-                await self.close_with_error(fault)
+            await self._attend(stopping)
         finally:
             await cancelled(opening, stopping)
+
+    async def _attend(self, stopping: asyncio.Task[bool]) -> None:
+        """Answer until the peer has gone, and tell it what ends the session."""
+        fault = await self.converse(stopping)
+        self.outdated = isinstance(fault, NegotiateAgain)
+        if fault is not None and (self.outdated or not isinstance(fault, Unavailable)):
+            await self.close_with_error(fault)
 
     async def _negotiate(self) -> None:
         raw = await self._frames.receive()

@@ -7,12 +7,12 @@ import ssl
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
-from ropewalk.errors import Invalid, NegotiateAgain, Unavailable
+from ropewalk.errors import Invalid, NegotiateAgain
 from ropewalk.ledger.remote.conversation import cancelled
 from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage, correlation_of
 from ropewalk.ledger.remote.server_session import LedgerSession
 from ropewalk.net.admission import ConnectionLimits
-from ropewalk.net.quic.link import EXCESSIVE_LOAD, REQUEST_REJECTED, STREAMS_MAX, QuicLink, QuicPipe
+from ropewalk.net.quic.link import EXCESSIVE_LOAD, NO_ERROR, REQUEST_REJECTED, STREAMS_MAX, QuicLink, QuicPipe
 from ropewalk.net.quic.listener import QuicListener
 from ropewalk.net.tls import TlsFiles
 
@@ -31,11 +31,7 @@ class StreamSession(LedgerSession):
     async def run(self) -> None:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            fault = await self.converse(stopping)
-            if fault is not None and (
-                isinstance(fault, NegotiateAgain) or not isinstance(fault, Unavailable)
-            ):
-                await self.close_with_error(fault)
+            await self._attend(stopping)
         finally:
             await cancelled(stopping)
 
@@ -115,6 +111,8 @@ class QuicSessions:
         finally:
             self._host.leave(session)
             await pipe.close()
+            if session.outdated:
+                link.close_with(NO_ERROR, NegotiateAgain("the session of this connection has ended"))
             if self._first.get(link) is session:
                 del self._first[link]  # streams that are open go on; new ones need a new session
 
