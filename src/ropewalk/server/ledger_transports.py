@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 from ropewalk.errors import RateLimited, Unavailable, Usage
@@ -62,7 +61,7 @@ def rights_of(node: ServerNode, peer: Peer, channel: str) -> frozenset[str]:
     identity = node.identify(
         credentials_of(shown, peer.certificate.der if peer.certificate is not None else None)
     )
-    wait_s = node.limiter.wait_s(identity.name, time.monotonic())
+    wait_s = node.wait_s(identity, peer.address)
     if wait_s:
         raise RateLimited(f"{identity.name} sends too many requests; wait {wait_s:.1f} s")
     log = f"ledger/{channel}"

@@ -28,6 +28,7 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.server import LedgerServer
 from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.ledger.versions.lifecycle import version_to_write
+from ropewalk.net.admission import address_group
 from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.revocation import RevocationList
 from ropewalk.net.threads import in_thread
@@ -174,6 +175,12 @@ class ServerNode:
     def identify(self, shown: Credentials) -> Identity:
         """Return the client that the credentials belong to; it reads what its rights and the policy both show."""
         return replace(self.auth.identify(shown), sees=self.sees)
+
+    def wait_s(self, identity: Identity, host: str) -> float:
+        """Return how long a client must wait: each identity of the auth file has its rate, and each other address."""
+        named = identity.known and self.auth.required
+        who = identity.name if named else f"address {address_group((host, 0))}"
+        return self.limiter.wait_s(who, time.monotonic())
 
     def sees(self, log: str) -> bool:
         """Return whether the policy of the repository shows a log to readers over the network, as on streams."""

@@ -22,7 +22,8 @@ from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.mailbox.client import MailboxClient
 from ropewalk.ledger.mailbox.server import MailboxServer
 from ropewalk.ledger.remote.client import LedgerClient
-from ropewalk.ledger.remote.negotiate import Capabilities, advertise, answer, check_answer
+from ropewalk.ledger.remote.conversation import Peer
+from ropewalk.ledger.remote.negotiate import FEATURES, Capabilities, advertise, answer, check_answer
 from ropewalk.ledger.rules.policy import STRICT
 
 pytestmark = pytest.mark.timeout(300)
@@ -143,3 +144,20 @@ def test_stripped_transport_is_noticed(side):
         stripped = answer(NODE, other, Capabilities(("quic", "grpc", "tls")), timestamp=NOON)
         with pytest.raises(SigInvalid):
             check_answer(asked, stripped.advertisement, stripped.agreed)
+
+
+@pytest.mark.parametrize("transport", ["tls", "grpc", "quic"])
+def test_peer_of_a_session_has_its_address(tmp_path, pki, transport):
+    seen: list[Peer] = []
+
+    async def main() -> None:
+        options = options_of(transport, files_of(pki.folder / "server"))
+        rights = lambda peer, _channel: seen.append(peer) or FEATURES  # type: ignore[func-returns-value]  # noqa: E731
+        async with (
+            served(tmp_path, rights=rights, **options) as server,
+            LedgerClient(server.url, "audit", files=files_of(pki.folder / "ada")) as remote,
+        ):
+            await remote.head()
+
+    asyncio.run(main())
+    assert {each.address for each in seen} == {"127.0.0.1"}

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from ropewalk.errors import (
     Denied,
@@ -50,6 +52,7 @@ READ_BYTES_MAX = 4 << 20  # of blocks, in answer to one request
 STANDING_NS = 10**9  # a session that is out of date is noticed so late
 GOODBYE_S = 10.0  # what the last answers may take when the server stops
 
+_PLACE = re.compile(r"(?:grpc:ipv[46]:|\w+://)?\[?(.*?)\]?:\d+")  # what comes from: the host, and its port
 _journal = logging.getLogger("ropewalk.ledger.remote")
 
 
@@ -60,6 +63,16 @@ class Peer:
     name: str
     certificate: Certificate | None = None
     token: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The host that it connects from.
+
+        >>> Peer("grpc:ipv6:%5B::1%5D:4000").address, Peer("quic://192.0.2.7:4000").address
+        ('::1', '192.0.2.7')
+        """
+        found = _PLACE.fullmatch(unquote(self.name))
+        return self.name if found is None else found[1]
 
     def __str__(self) -> str:
         return self.name if self.certificate is None else f"{self.name} ({self.certificate})"

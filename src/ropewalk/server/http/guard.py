@@ -80,8 +80,7 @@ class Gate:
             self._check_site(shown)
         credentials = credentials_of(shown.get(b"authorization", []), certificate)
         identity = self._node.identify(credentials)
-        who = identity.name if identity.known and self._node.auth.required else f"address {client}"
-        wait_s = self._node.limiter.wait_s(who, time.monotonic())
+        wait_s = self._node.wait_s(identity, client)
         if wait_s:
             raise RateLimited(
                 f"more than {self._node.settings.requests_per_second:g} requests a second",
