@@ -104,7 +104,29 @@ def addresses(settings: Settings, port: int) -> Facts:
 
 
 class QuietServer(uvicorn.Server):
-    """The server of uvicorn, whose signals are ours."""
+    """The server of uvicorn, whose signals are ours. It uses certificates that were replaced without a restart."""
+
+    def __init__(self, config: uvicorn.Config, tls: TlsPaths | None) -> None:
+        super().__init__(config)
+        self._tls, self._tls_mark = tls, _mark(tls)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % RENEWAL_TICKS == 0 and (mark := _mark(self._tls)) != self._tls_mark:
+            self._tls_mark = mark
+            self._renew_certificate()
+        return await super().on_tick(counter)
+
+    def _renew_certificate(self) -> None:
+        """Use the certificate that is in the files now for new connections, if it fits its key."""
+        tls, context = self._tls, self.config.ssl
+        assert tls is not None and context is not None
+        try:
+            tls_context(tls)  # loading a pair that does not fit would spoil the context in use
+            context.load_cert_chain(tls.certificate, tls.key, password="")
+        except (RopewalkError, OSError) as error:
+            _journal.warning("the certificate was not renewed, and the old one stays in use: %s", error)
+        else:
+            _journal.info("renewed the certificate from %s", tls.certificate)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -123,27 +145,8 @@ class _Server(QuietServer):
     """The server of a node."""
 
     def __init__(self, config: uvicorn.Config, node: ServerNode) -> None:
-        super().__init__(config)
+        super().__init__(config, node.settings.tls)
         self._node = node
-        self._tls_mark = _mark(node.settings.tls)
-
-    async def on_tick(self, counter: int) -> bool:
-        if counter % RENEWAL_TICKS == 0 and (mark := _mark(self._node.settings.tls)) != self._tls_mark:
-            self._tls_mark = mark
-            self._renew_certificate()
-        return await super().on_tick(counter)
-
-    def _renew_certificate(self) -> None:
-        """Use the certificate that is in the files now for new connections, if it fits its key."""
-        tls, context = self._node.settings.tls, self.config.ssl
-        assert tls is not None and context is not None
-        try:
-            tls_context(tls)  # loading a pair that does not fit would spoil the context in use
-            context.load_cert_chain(tls.certificate, tls.key, password="")
-        except (RopewalkError, OSError) as error:
-            _journal.warning("the certificate was not renewed, and the old one stays in use: %s", error)
-        else:
-            _journal.info("renewed the certificate from %s", tls.certificate)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Streams never end by themselves: close them first, then wait for the answers under way.

@@ -195,7 +195,8 @@ async def serve_witness(
             http_protocol(REQUEST_S, CONNECTIONS_MAX),
             TlsPaths(*tls) if tls is not None else None,
         )
-        server = QuietServer(server_config(app, protocol, files, ws="none", timeout_graceful_shutdown=5))
+        config = server_config(app, protocol, files, ws="none", timeout_graceful_shutdown=5)
+        server = QuietServer(config, files)
         serving = await start(server, listener)
         name = f"[{host}]" if ":" in host else host
         try:

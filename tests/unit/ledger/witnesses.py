@@ -48,6 +48,7 @@ def live_witness(
     rate: float = 1_000,
     now_s: int | None = None,
     secret: SigningKey | MlDsaSigningKey | None = None,
+    tls: tuple[Path, Path] | None = None,
 ) -> Iterator[LiveWitness]:
     secret = secret or SigningKey.generate("ed25519", name.encode().ljust(32, b"."))
     witness = make_witness(folder, name, "unused", secret)
@@ -58,7 +59,7 @@ def live_witness(
     async def run() -> None:
         end = asyncio.Event()
         stop.append((asyncio.get_running_loop(), end))
-        async with serve_witness(app, "127.0.0.1", 0) as url:
+        async with serve_witness(app, "127.0.0.1", 0, tls) as url:
             found.append(url)
             ready.set()
             await end.wait()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from tests.unit.ledger.certifying import Authority
 from tests.unit.ledger.heading import LOG, NOW_S, ORIGIN, SmallLog
 from tests.unit.ledger.witnesses import live_witness, post
+from tests.waiting import LIMIT_S, until
 
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
@@ -15,6 +20,7 @@ from ropewalk.kernel.note.key import Verifier
 from ropewalk.kernel.note.note import SignedHead, Signer, open_head, sign_head
 from ropewalk.ledger.transparency.witness import REQUEST_BYTES_MAX, WitnessRequest
 from ropewalk.ledger.transparency.witness_folder import open_witness
+from ropewalk.net.tls import certificate_from
 
 SMALL, OTHER = SmallLog(9), SmallLog(9, turn=2)
 
@@ -149,3 +155,26 @@ def test_witness_answers_the_vectors(tmp_path):
             assert status == expected["status"], (case["name"], body)
             assert body.decode() == expected.get("body", body.decode()), case["name"]
             assert media == expected.get("content_type", media), case["name"]
+
+
+def test_witness_certificate_is_renewed_without_restart(tmp_path, caplog):
+    """A pair that does not fit leaves the old certificate in use; `witness serve` runs the same server."""
+    authority = Authority(tmp_path)
+    first, second = authority.files("first"), authority.files("second")
+    own = (tmp_path / "own.crt", tmp_path / "own.key")
+    for path, found in zip(own, (first.certificate, first.key), strict=True):
+        path.write_bytes(found.read_bytes())
+
+    def shown(url: str) -> str:
+        context = ssl.create_default_context(cafile=str(authority.roots))
+        plain = socket.create_connection(("127.0.0.1", urlsplit(url).port), LIMIT_S)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+            return certificate_from(secure.getpeercert(binary_form=True) or b"").subject
+
+    with live_witness(tmp_path / "watch", "w.example", tls=own) as live:
+        assert shown(live.url) == "CN=first"
+        second.certificate.replace(own[0])
+        until(lambda: "was not renewed" in caplog.text)
+        assert shown(live.url) == "CN=first"
+        second.key.replace(own[1])
+        until(lambda: shown(live.url) == "CN=second")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import ipaddress
 import socket
 import ssl
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+from ropewalk.net.http_post import RequestDeadline
 
 TIMEOUT_S: Final = 10.0  # for one step: connect, send, receive
 ATTEMPT_S: Final = 20.0  # for the whole attempt, however slowly the other side answers
@@ -58,21 +58,20 @@ def post(
         )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     connection = _Pinned(host, port, address, parts.scheme == "https", timeout_s)
-    deadline = threading.Timer(attempt_s, connection.abort)
-    deadline.daemon = True
-    deadline.start()
+    deadline = RequestDeadline(connection, attempt_s)
     try:
-        connection.request("POST", path, body=body, headers=dict(headers))
-        answer = connection.getresponse()
-        answer.read(ANSWER_BYTES_MAX)
+        with deadline:
+            deadline.connect()
+            connection.request("POST", path, body=body, headers=dict(headers))
+            answer = connection.getresponse()
+            answer.read(ANSWER_BYTES_MAX)
         detail = "redirects are not followed" if 300 <= answer.status < 400 else answer.reason[:100]
         return PostResult(answer.status, detail)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        if connection.aborted:
+        if deadline.passed:
             return PostResult(None, f"no whole answer within {attempt_s:g} s")
         return PostResult(None, f"{type(error).__name__}: {error}"[:200])
     finally:
-        deadline.cancel()
         connection.close()
 
 
@@ -109,7 +108,6 @@ class _Pinned(http.client.HTTPConnection):
     def __init__(self, host: str, port: int, address: str, tls: bool, timeout_s: float) -> None:
         super().__init__(host, port, timeout=timeout_s)
         self._address, self._tls = address, tls
-        self.aborted = False
         self.default_port = 443 if tls else 80
 
     def connect(self) -> None:
@@ -118,12 +116,3 @@ class _Pinned(http.client.HTTPConnection):
             self.sock = ssl.create_default_context().wrap_socket(raw, server_hostname=self.host)
         else:
             self.sock = raw
-        if self.aborted:
-            raise TimeoutError
-
-    def abort(self) -> None:
-        """End whatever another thread waits for on this connection."""
-        self.aborted = True
-        with contextlib.suppress(OSError):
-            if self.sock is not None:
-                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # not the one of TLS, which changes state

@@ -165,7 +165,8 @@ def serve(
     found = _opened(folder)
     found.logs()  # a damaged folder is an error now, not at the first request
     app = WitnessApp(found, cosigning_key(found.key), rate=rate, now_s=lambda: int(time.time()))
-    log_to_stderr("ropewalk.witness")
+    for name in ("ropewalk.witness", "ropewalk.server"):
+        log_to_stderr(name)
     tls = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     vkey = found.vkey.to_text()
     asyncio.run(run_server(serve_witness(app, host, port, tls), lambda url: {"url": url, "vkey": vkey}))
