@@ -24,6 +24,7 @@ from ropewalk.ledger.evidence.binding import wrap_report
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client import LedgerClient
 from ropewalk.ledger.remote.quarantine import PEERS_MAX, Quarantine
+from ropewalk.ledger.remote.transports.quic_client import QuicCarrier
 from ropewalk.ledger.rules.policy import STRICT
 
 pytestmark = pytest.mark.timeout(300)
@@ -220,8 +221,8 @@ def test_session_with_a_revoked_server_ends(tmp_path, pki, transport):
         assert channel.head().envelopes == 1
 
 
-def test_revoked_peer_loses_its_quic_connection(tmp_path, pki):
-    """Streams of the connection that asked nothing end with the session: the connection gives its place back."""
+def test_revoked_peer_loses_its_quic_connection(tmp_path, pki, monkeypatch):
+    """Streams of the connection that asked nothing end with the session, also if the client keeps it open."""
     pki.issue("bob", [])
     bob, own = files_of(pki.folder / "bob"), files_of(pki.folder / "server")
 
@@ -233,8 +234,12 @@ def test_revoked_peer_loses_its_quic_connection(tmp_path, pki):
             await revoked.submit_many([command(name).raw for name in "abc"])
             assert len(server.sessions) == 4
             pki.revoke("bob")
-            with pytest.raises(NegotiateAgain):
-                await revoked.head()
-            await soon(lambda: not server.sessions)
+            carrier: Any = revoked._newest().carrier
+            with monkeypatch.context() as patch:
+                patch.setattr(QuicCarrier, "close", lambda _self: asyncio.sleep(0))
+                with pytest.raises(NegotiateAgain):
+                    await revoked.head()
+                await soon(lambda: not server.sessions)
+            await carrier.close()
 
     asyncio.run(main())
