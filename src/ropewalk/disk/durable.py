@@ -57,6 +57,14 @@ def read_file(path: Path, limit: int = -1) -> bytes:
         os.close(descriptor)
 
 
+def read_optional(path: Path) -> bytes | None:
+    """Return the bytes of a file; None if there is no such file."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def _open_regular(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -116,10 +116,10 @@ def set_(
     the channel, with fingerprints and date. If the policy requires approvals for `evidence`, give the same options with
     --propose, and again with --proposal and --approval.
     """
+    from ropewalk.ledger.channel.guards import EVIDENCE_FILE
     from ropewalk.ledger.evidence.allowed import EvidenceAllowList
     from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text
     from ropewalk.ledger.evidence.rotation import propose_evidence, rotate_evidence
-    from ropewalk.ledger.evidence.settings import NAME
     from ropewalk.ledger.evidence.snark import KEY_BYTES_MAX, key_text
     from ropewalk.ledger.evidence.trust import EvidenceSettings
 
@@ -158,7 +158,7 @@ def set_(
     emit(
         {
             "channel": channel,
-            "path": str(home / "ledger" / channel / NAME),
+            "path": str(home / "ledger" / channel / EVIDENCE_FILE),
             "evidence": json.loads(settings.to_bytes()),
             "recorded": None if receipt is None else receipt.height,
         },

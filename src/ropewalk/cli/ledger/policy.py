@@ -99,7 +99,7 @@ def rotate(
 @option("--channel", "C", "Use the policy of this channel (default: the built-in strict policy).")
 def check(envelope: str, file: str | None, channel: str | None) -> None:
     """Check an envelope against a policy without appending it, and explain the decision. Exit 6 if denied."""
-    from ropewalk.ledger.channel.channel import channel_evidence
+    from ropewalk.ledger.channel.guards import channel_evidence
     from ropewalk.ledger.channel.settings import FOLDER
     from ropewalk.ledger.envelope.envelope import parse_wire
     from ropewalk.ledger.rules.rules import judge

@@ -11,18 +11,24 @@ Restoring runs the same check and writes the blocks that passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ropewalk.disk.spill import Spill
 from ropewalk.errors import Damaged, Invalid, NotFound, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.archive.files import ArchiveFolder, archive_folders, digest_file, read_blocks, read_small
+from ropewalk.ledger.archive.files import (
+    ArchiveFolder,
+    Watch,
+    archive_folders,
+    digest_file,
+    read_blocks,
+    read_small,
+)
 from ropewalk.ledger.archive.manifest import (
     BLOCKS,
     KEY_PROOFS,
@@ -37,17 +43,14 @@ from ropewalk.ledger.archive.manifest import (
 )
 from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.bundle.manifest_fields import claimed_signer
+from ropewalk.ledger.channel.verify import Lines, check_stored
 from ropewalk.ledger.evidence.recheck import EVIDENCE, EvidenceTally
-from ropewalk.ledger.ingest.thread_pool import ThreadPool
 from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import Fault, SeenEnvelopes, check_channel, to_report
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 
 UNSURE: Final = "valid under its own key; no trust file names that key"
-
-Lines = Iterable[tuple[int, list[bytes]]]
 
 
 def archived_channels(folder: Path) -> list[Path]:
@@ -119,7 +122,6 @@ class _Check:
     stop_early: bool  # a restore stops at the first failure
     chain: ArchiveChain = field(default_factory=ArchiveChain)
     failed: dict[str, Step] = field(default_factory=dict)
-    damage: list[Damaged] = field(default_factory=list)
     archives: int = 0
     detached: int = 0
     files: int = 0
@@ -151,7 +153,7 @@ def check_archives(
     trust: Trust | None = None,
     deep: bool = False,
     channel: str | None = None,
-    watch: Callable[[Lines, int], Lines] | None = None,
+    watch: Watch | None = None,
     take: Callable[[int, list[bytes]], None] | None = None,
 ) -> ArchiveReading:
     """Check the archives of one channel, from its first block on. `take` receives every valid block, and the check
@@ -168,8 +170,7 @@ def check_archives(
     check.chain.channel = channel
     tally = EvidenceTally(believed)
 
-    def lines() -> Iterator[tuple[int, list[bytes]]]:
-        source: Lines = _lines(found, check)
+    def look(source: Lines) -> Lines:
         for height, block in watch(source, found[-1].last + 1) if watch is not None else source:
             if deep:
                 tally.look_into(height, block)
@@ -177,18 +178,10 @@ def check_archives(
             if take is not None:  # reached again only if the block is valid
                 take(height, block)
 
-    if deep:
-        with ThreadPool() as pool, Spill() as spill:
-            seen = SeenEnvelopes(spill.table)
-            span = check_channel(
-                lines(), trust=believed, policy=policy, parallel_map=pool, seen=seen, key_history=key_history
-            )
-    else:
-        span = check_channel(lines(), trust=believed, policy=policy, deep=False, key_history=key_history)
-    if check.damage and span.fault is None:
-        first = check.damage[0]
-        span = replace(span, fault=Fault(int(first.fields.get("height", 0)), "storage", first.detail))
-    blocks = to_report(span, deep=deep, trust=believed, key_history=key_history)
+    stored = _lines(found, check)
+    blocks = check_stored(
+        stored, trust=believed, policy=policy, key_history=key_history, deep=deep, watch=look
+    )
     _check_signers(check)
     steps = [
         check.step("manifests", check.reach()),
@@ -208,7 +201,7 @@ def check_archives(
             else step
             for step in steps
         ]
-    counts = {"entries": span.envelopes, "blocks": span.blocks, "archives": check.archives}
+    counts = {**blocks.counts, "archives": check.archives}
     return ArchiveReading(
         Report(tuple(steps), counts), check.chain, check.last, check.settings, check.forks, key_history
     )
@@ -233,12 +226,10 @@ def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, lis
                 if height == one.last:
                     check.last_records.append((manifest.signer, one, lines[0]))
                 yield height, lines
-        except Damaged as error:
-            check.damage.append(error)
-            return
+        except Damaged:
+            raise
         except RopewalkError as error:
-            check.damage.append(Damaged(f"archive {one.name}: {error.detail}", height=one.first))
-            return
+            raise Damaged(f"archive {one.name}: {error.detail}", height=one.first) from error
 
 
 def _read_manifest(one: ArchiveFolder, check: _Check) -> ArchiveManifest | None:

@@ -18,7 +18,8 @@ from ropewalk.disk.durable import Disk, file_errors
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.archive.restore import RestoreResult, Watch, restore_channel
+from ropewalk.ledger.archive.files import Watch
+from ropewalk.ledger.archive.restore import RestoreResult, restore_channel
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.settings import FOLDER
 from ropewalk.ledger.envelope.model import envelope_id

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,10 @@ FLUSH_BYTES = 1 << 18
 SMALL_BYTES_MAX = 16 << 20  # manifests and settings; blocks are streamed without a limit
 FILE_MODE = 0o444
 PARTIAL = ".archiving.tmp"
+
+Blocks = Iterable[tuple[int, list[bytes]]]
+Watch = Callable[[Blocks, int], Blocks]
+"""Passes blocks of a known number through, for a progress bar."""
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
 

@@ -16,7 +16,8 @@ from typing import Any
 from ropewalk.disk.durable import Disk, file_errors
 from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import RangeExceeded
-from ropewalk.ledger.archive.write import Watch, hot_from, verified_blocks
+from ropewalk.ledger.archive.files import Watch
+from ropewalk.ledger.archive.write import hot_from, verified_blocks
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.segments.format import BlockPlace
 from ropewalk.ledger.channel.segments.packed import packed_path, write_packed_segment

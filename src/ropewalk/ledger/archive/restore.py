@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.archive.check import ArchiveReading, check_archives
-from ropewalk.ledger.archive.files import archive_folders
+from ropewalk.ledger.archive.files import Watch, archive_folders
 from ropewalk.ledger.archive.manifest import ArchiveManifest
 from ropewalk.ledger.block.block import check_channel_name, parse_record
 from ropewalk.ledger.channel.channel import Channel
@@ -43,9 +43,6 @@ TOMBSTONE: Final = "ledger.tombstone"
 _HINT: Final = (
     b"ledger.tom"  # searched in every envelope; hashes skip quickly, since they have no letters beyond f
 )
-
-Lines = Iterable[tuple[int, list[bytes]]]
-Watch = Callable[[Lines, int], Lines]
 
 
 @dataclass(frozen=True, slots=True)

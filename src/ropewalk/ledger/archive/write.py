@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,14 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.entry import join
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.archive.files import ArchiveFolder, ArchiveWriter, archive_folders, read_small
+from ropewalk.ledger.archive.files import (
+    ArchiveFolder,
+    ArchiveWriter,
+    Blocks,
+    Watch,
+    archive_folders,
+    read_small,
+)
 from ropewalk.ledger.archive.manifest import (
     ARCHIVE_BLOCKS_MAX,
     BLOCKS,
@@ -51,10 +58,6 @@ RANGE_BYTES: Final = 64 << 20  # before packing; a new archive is begun beyond t
 DAY_NS: Final = 86_400 * 10**9
 DAYS_MAX: Final = 1_000_000
 _DETACHED: Final = b'"payload_ref":{'
-
-Lines = Iterable[tuple[int, list[bytes]]]
-Watch = Callable[[Lines, int], Lines]
-"""Passes an iterable of known length through, for a progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,7 @@ def _archive(
         _check_history(reading, folder, chain)
         if chain.height < end:
             forks = _forks(reading.folder, carried)
-            lines: Lines = reading.lines(chain.height, end - 1)
+            lines: Blocks = reading.lines(chain.height, end - 1)
             if watch is not None:
                 lines = watch(lines, end - chain.height)
             source = iter(lines)

@@ -23,22 +23,13 @@ from typing import Any
 
 from ropewalk.disk.closing import Closing
 from ropewalk.disk.durable import Disk
-from ropewalk.disk.spill import Spill
-from ropewalk.errors import (
-    Damaged,
-    InvalidDigest,
-    NotFound,
-    RangeExceeded,
-    RopewalkError,
-    Unavailable,
-    Unverified,
-)
-from ropewalk.kernel import jcs, merkle
-from ropewalk.kernel.digest import blake3
+from ropewalk.errors import Damaged, InvalidDigest, NotFound, RangeExceeded, Unavailable, Unverified
+from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.report import Report, Status
+from ropewalk.kernel.report import Report
 from ropewalk.ledger.block.block import Block, Header, parse_record
 from ropewalk.ledger.block.index_keys import derive
+from ropewalk.ledger.channel.guards import channel_evidence, check_fence, evidence_fault
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.key_heights import note_height, read_heights
 from ropewalk.ledger.channel.losses import KnownHead, note_known, read_known
@@ -46,20 +37,20 @@ from ropewalk.ledger.channel.receipted import ReceiptMark, read_mark, repair_adv
 from ropewalk.ledger.channel.segments.format import TornTail
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.writer import SegmentWriter
-from ropewalk.ledger.channel.settings import FOLDER, ChannelSettings, read_settings, write_file
+from ropewalk.ledger.channel.settings import FOLDER, read_settings, write_file
+from ropewalk.ledger.channel.verify import Watch, check_lines
 from ropewalk.ledger.channel.witnessed import witness_gate
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.log import ChannelWriter, check_time
 from ropewalk.ledger.ingest.ports import Head, IngestLimits
-from ropewalk.ledger.ingest.sealer import FENCE, fenced, foreign_channel, no_key
+from ropewalk.ledger.ingest.sealer import foreign_channel, no_key
 from ropewalk.ledger.ingest.thread_pool import ThreadPool
-from ropewalk.ledger.keys.approvals import is_controlled
-from ropewalk.ledger.keys.history import KeyHistory, KeyProof, parse_key_proofs
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import Fault, SeenEnvelopes, check_channel, to_report
+from ropewalk.ledger.proof.verify import SeenEnvelopes
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
@@ -283,26 +274,19 @@ class OpenLog(Closing):
         # Checks that may raise come before resources that must be closed.
         gate = VersionGate(channel.folder.parent.parent, channel.policy, now_ns)
         witness = witness_gate(channel.folder)
-        self.index = LedgerIndex(channel.segments, derive)
-        try:
+        with contextlib.ExitStack() as opened:
+            self.index = LedgerIndex(channel.segments, derive)
+            opened.callback(self.index.close)
             options: dict[str, Any] = {} if segment_bytes is None else {"segment_bytes": segment_bytes}
             state = self.index.state
             self.writer = SegmentWriter(
                 channel.folder, after=state.place, height=state.height, wait_s=wait_s, disk=disk, **options
             )
-        except BaseException:
-            self.index.close()
-            raise
-        try:
+            opened.callback(self.writer.close)
             self.index.catch_up(self.writer.found)
-        except BaseException:
-            self.writer.close()
-            self.index.close()
-            raise
-        self.torn: TornTail | None = self.writer.torn
-        self.unindexed = ""  # why the index could not be written at the end
-        state = self.index.state
-        try:
+            self.torn: TornTail | None = self.writer.torn
+            self.unindexed = ""  # why the index could not be written at the end
+            state = self.index.state
             self._check_known()
             # Under the lock: no other process writes key statements meanwhile.
             key_history = channel.key_history()
@@ -310,10 +294,7 @@ class OpenLog(Closing):
                 self.writer.statements = sum(is_key_statement(each.envelope) for each in channel.key_proofs())
             self._check_keys((key, *also), key_history, max(now_ns(), state.timestamp_ns))
             evidence = channel_evidence(channel.folder, now_ns)
-        except BaseException:
-            self.writer.close()
-            self.index.close()
-            raise
+            opened.pop_all()  # from here on `close` closes them
         self._pool = ThreadPool()
         self.log = ChannelWriter(
             settings.channel,
@@ -404,20 +385,6 @@ class OpenReplica(OpenLog):
         """Accept any keys: without a key of the channel no block can be sealed here."""
 
 
-def check_fence(channel: Channel) -> None:
-    """Raise if another copy was promoted below the head of this one: blocks sealed here would be a fork."""
-    path = channel.folder / "evidence" / FENCE
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return
-    try:
-        (promotion,) = parse_key_proofs([jcs.parse(raw)])
-    except RopewalkError as error:
-        raise Damaged(f"{path}: {error.detail}", reason="promotion") from error
-    raise fenced(channel.settings.channel, promotion)
-
-
 # Threads that lead or wait in a log are not in a forked child: close it there.
 _open_logs: weakref.WeakSet[OpenLog] = weakref.WeakSet()
 
@@ -428,41 +395,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def channel_evidence(
-    folder: Path, now_ns: Callable[[], int] = time.time_ns
-) -> Callable[[Envelope], tuple[Status, str]] | None:
-    """Return the evidence check of a channel with an evidence.json; without one, only its binding is checked."""
-    try:
-        raw = (folder / "evidence.json").read_bytes()
-    except FileNotFoundError:
-        return None
-    # Reading certificates loads a large library; only channels that need it should load it.
-    from ropewalk.ledger.evidence.trust import parse_evidence_trust
-    from ropewalk.ledger.evidence.verify import evidence_check
-
-    return evidence_check(parse_evidence_trust(raw), now_ns)
-
-
-def evidence_fault(channel: Channel, key_history: KeyHistory) -> str:
-    """Return how the evidence settings in use differ from the recorded ones; empty if they do not.
-
-    Unrecorded settings are a fault only if the first policy of the channel controls them.
-    """
-    found, recorded = evidence_hash(channel.folder), key_history.evidence
-    if found == recorded or (recorded is None and not is_controlled(channel.settings.policy, "evidence")):
-        return ""
-    missing = "missing, so it is " if found is None else ""
-    return f"evidence.json is {missing}not the one that the channel recorded"
-
-
-def evidence_hash(folder: Path) -> bytes | None:
-    """Return the hash of the evidence settings in use; None if there are none."""
-    try:
-        return blake3((folder / "evidence.json").read_bytes())
-    except FileNotFoundError:
-        return None
 
 
 def open_channel(home: Path, channel: str) -> Channel:
@@ -487,7 +419,7 @@ def verify_blocks(
     *,
     trust: Trust | None = None,
     deep: bool = False,
-    watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Check the stored blocks of a channel from the first one.
 
@@ -495,38 +427,3 @@ def verify_blocks(
     """
     reading = Channel(home, channel)
     return check_lines(reading.settings, reading.lines(), trust=trust, deep=deep, watch=watch)
-
-
-def check_lines(
-    settings: ChannelSettings,
-    stored: Iterator[tuple[int, list[bytes]]],
-    *,
-    trust: Trust | None = None,
-    deep: bool = False,
-    watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
-) -> Report:
-    """Check the blocks of a channel from the first one, from any source."""
-    trust = trust or settings.trust()
-    damage: list[Damaged] = []
-
-    def lines() -> Iterator[tuple[int, list[bytes]]]:
-        try:
-            yield from stored
-        except Damaged as error:
-            damage.append(error)
-
-    blocks = watch(lines()) if watch is not None else lines()
-    policy = settings.policy
-    key_history = KeyHistory(trust, policy=policy, lenient=True)
-    key_history.channel = settings.channel
-    if deep:
-        with ThreadPool() as pool, Spill() as spill:
-            seen = SeenEnvelopes(spill.table)
-            span = check_channel(
-                blocks, trust=trust, policy=policy, parallel_map=pool, seen=seen, key_history=key_history
-            )
-    else:
-        span = check_channel(blocks, trust=trust, policy=policy, deep=False, key_history=key_history)
-    if damage and span.fault is None:
-        span = replace(span, fault=Fault(int(damage[0].fields.get("height", 0)), "storage", damage[0].detail))
-    return to_report(span, deep=deep, trust=trust, key_history=key_history)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from ropewalk.ledger.archive.check import check_archives
 from ropewalk.ledger.archive.cold import cold_store
 from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.block.index_keys import derive
-from ropewalk.ledger.channel.channel import Channel, check_lines
+from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.losses import (
     KNOWN,
@@ -46,9 +46,8 @@ from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.salvage import find_records
 from ropewalk.ledger.channel.segments.writer import SegmentWriter, hold_lock
 from ropewalk.ledger.channel.settings import FOLDER, ChannelSettings, read_settings
+from ropewalk.ledger.channel.verify import Lines, check_lines
 from ropewalk.ledger.proof.trust import Trust
-
-Lines = Iterator[tuple[int, list[bytes]]]
 
 
 @dataclass(frozen=True, slots=True)

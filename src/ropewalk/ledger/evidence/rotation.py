@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from ropewalk.errors import Conflict
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import Channel, OpenReplica, check_fence, evidence_hash
+from ropewalk.ledger.channel.channel import Channel, OpenReplica
+from ropewalk.ledger.channel.guards import check_fence, evidence_hash
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.evidence.settings import write_evidence
 from ropewalk.ledger.ingest.ticket import LedgerReceipt

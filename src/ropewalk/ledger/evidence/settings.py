@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropewalk.disk.durable import Disk
+from ropewalk.disk.durable import Disk, read_optional
 from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable
 from ropewalk.kernel.report import Step
-from ropewalk.ledger.channel.channel import Channel, evidence_fault
+from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.channel.guards import EVIDENCE_FILE, evidence_fault
 from ropewalk.ledger.channel.settings import FOLDER, channels, read_settings
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
@@ -23,24 +24,21 @@ from ropewalk.ledger.versions.lifecycle import seals_channel
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.trust import EvidenceSettings
 
-NAME = "evidence.json"
-
 # Certificates are read with a large library, which only channels with evidence should load: hence the late imports.
 
 
 def read_evidence(home: Path, channel: str) -> EvidenceSettings | None:
     """Return the evidence settings of a channel; None if it has none."""
     read_settings(home, channel)
-    try:
-        raw = (home / FOLDER / channel / NAME).read_bytes()
-    except FileNotFoundError:
+    raw = read_optional(home / FOLDER / channel / EVIDENCE_FILE)
+    if raw is None:
         return None
     from ropewalk.ledger.evidence.trust import parse_evidence_settings
 
     try:
         return parse_evidence_settings(raw)
     except Invalid as error:
-        raise Damaged(f"channel {channel}: {NAME}: {error.detail}", reason="evidence") from error
+        raise Damaged(f"channel {channel}: {EVIDENCE_FILE}: {error.detail}", reason="evidence") from error
 
 
 def write_evidence(home: Path, channel: str, settings: EvidenceSettings) -> Path:
@@ -48,7 +46,7 @@ def write_evidence(home: Path, channel: str, settings: EvidenceSettings) -> Path
     from ropewalk.ledger.evidence.trust import parse_evidence_settings
 
     read_settings(home, channel)
-    path, raw = home / FOLDER / channel / NAME, settings.to_bytes()
+    path, raw = home / FOLDER / channel / EVIDENCE_FILE, settings.to_bytes()
     parse_evidence_settings(raw)
     try:
         Disk().replace(path, raw, mode=0o600)

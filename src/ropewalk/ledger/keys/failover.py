@@ -12,7 +12,8 @@ from ropewalk.errors import Conflict, NotFound, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.block.block import check_channel_name, parse_record, seal
-from ropewalk.ledger.channel.channel import Channel, OpenLog, OpenReplica, check_fence, open_log
+from ropewalk.ledger.channel.channel import Channel, OpenLog, OpenReplica, open_log
+from ropewalk.ledger.channel.guards import check_fence
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.ingest.ticket import LedgerReceipt

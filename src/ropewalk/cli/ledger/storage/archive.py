@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,11 @@ from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from ropewalk.ledger.archive.drill import Drill
+    from ropewalk.ledger.archive.files import Watch
     from ropewalk.ledger.archive.write import ArchiveResult
 
-Lines = Iterable[tuple[int, list[bytes]]]
 
-
-def _bar(label: str) -> Callable[[Lines, int], Lines]:
+def _bar(label: str) -> Watch:
     return lambda lines, total: progress(lines, label, total)
 
 
