@@ -217,7 +217,7 @@ class LedgerScene(Scene):
 
     def check(self) -> str | None:
         """Hold the index against the log, as `verify --deep` does; damage must name its remedy."""
-        found = check_index(self.segments, derive)
+        found = check_index(self.segments)
         return None if found.ok or "ledger reindex" in found.explain() else found.explain()
 
     def seal(self) -> str | None:

@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def checked(home: Path) -> IndexCheck:
-    return check_index(Segments(home / "ledger" / "ea.core"), derive)
+    return check_index(Segments(home / "ledger" / "ea.core"))
 
 
 def bend(home: Path, change: Callable[[int, BlockIndexKeys], BlockIndexKeys]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -36,36 +36,43 @@ def claim_key(event_class: str, correlation_id: str) -> bytes:
 
 def index_keys_of(header: Header, envelopes: Sequence[Envelope]) -> BlockIndexKeys:
     """Return the index keys of envelopes that were just checked."""
-    return BlockIndexKeys(
-        header.prev_block_hash,
-        header.hash,
-        merkle.SHA256.leaf(header.encode()),
-        header.merkle_root,
-        header.timestamp_ns,
-        tuple(envelope.id for envelope in envelopes),
-        tuple(_claim(envelope.fields) for envelope in envelopes),
-        tuple(envelope.intent for envelope in envelopes),
+    return _index_keys(
+        header,
+        (envelope.id for envelope in envelopes),
+        (claim_of(envelope.fields) for envelope in envelopes),
+        (envelope.intent for envelope in envelopes),
     )
 
 
 def derive(lines: Sequence[bytes]) -> BlockIndexKeys:
     """Return the index keys of a stored block. The form is checked; the rules were checked at ingest."""
     block = Block.from_lines(lines)
-    header = block.header
     values = [cast(dict[str, Any], jcs.parse(raw)) for raw in block.envelopes]
+    return _index_keys(
+        block.header,
+        map(envelope_id, block.envelopes),
+        map(claim_of, values),
+        (blake3(signature_preimage(value)) for value in values),
+    )
+
+
+def _index_keys(
+    header: Header, ids: Iterable[bytes], claims: Iterable[bytes | None], intents: Iterable[bytes]
+) -> BlockIndexKeys:
     return BlockIndexKeys(
         header.prev_block_hash,
         header.hash,
         merkle.SHA256.leaf(header.encode()),
         header.merkle_root,
         header.timestamp_ns,
-        tuple(envelope_id(raw) for raw in block.envelopes),
-        tuple(_claim(value) for value in values),
-        tuple(blake3(signature_preimage(value)) for value in values),
+        tuple(ids),
+        tuple(claims),
+        tuple(intents),
     )
 
 
-def _claim(value: dict[str, Any]) -> bytes | None:
+def claim_of(value: dict[str, Any]) -> bytes | None:
+    """Return the index key of an envelope's class with its correlation id; None if it claims none."""
     correlation_id = value.get("correlation_id")
     if correlation_id is None or value["event_class"] not in CLAIMING:
         return None

@@ -28,7 +28,6 @@ from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.block.block import Block, Header, parse_record
-from ropewalk.ledger.block.index_keys import derive
 from ropewalk.ledger.channel.guards import channel_evidence, check_fence, evidence_fault
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.key_heights import note_height, read_heights
@@ -43,7 +42,7 @@ from ropewalk.ledger.channel.witnessed import witness_gate
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.log import ChannelWriter, check_time
-from ropewalk.ledger.ingest.ports import Head, IngestLimits
+from ropewalk.ledger.ingest.ports import Head, IngestLimits, WriterSetup
 from ropewalk.ledger.ingest.sealer import foreign_channel, no_key
 from ropewalk.ledger.ingest.thread_pool import ThreadPool
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
@@ -79,7 +78,7 @@ class Channel(Closing):
     def index(self) -> LedgerIndex:
         """The index, brought up to date with the log when first read."""
         if self._index is None:
-            self._index = LedgerIndex(self.segments, derive)
+            self._index = LedgerIndex(self.segments)
             self._index.catch_up()
         return self._index
 
@@ -269,13 +268,12 @@ class OpenLog(Closing):
         `also` are further keys of the channel: a successor, or one that has not ended yet. `prove_batch` gets the
         merkle_root of each new block and returns the integrity_proof of its header, or None.
         """
-        settings = channel.settings
         self.channel = channel
         # Checks that may raise come before resources that must be closed.
         gate = VersionGate(channel.folder.parent.parent, channel.policy, now_ns)
         witness = witness_gate(channel.folder)
         with contextlib.ExitStack() as opened:
-            self.index = LedgerIndex(channel.segments, derive)
+            self.index = LedgerIndex(channel.segments)
             opened.callback(self.index.close)
             options: dict[str, Any] = {} if segment_bytes is None else {"segment_bytes": segment_bytes}
             state = self.index.state
@@ -296,25 +294,21 @@ class OpenLog(Closing):
             evidence = channel_evidence(channel.folder, now_ns)
             opened.pop_all()  # from here on `close` closes them
         self._pool = ThreadPool()
-        self.log = ChannelWriter(
-            settings.channel,
-            key,
-            self.writer,
-            self.index,
-            Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes),
-            now_ns=now_ns,
-            policy=key_history.policies.current,
-            limits=limits,
-            supported_minors=gate,
-            keep_evidence=self._keep_evidence,
-            evidence=evidence,
-            parallel_map=self._pool,
-            also=also,
+        setup = WriterSetup(
+            channel=channel.settings.channel,
+            keys=(key, *also),
+            blocks=self.writer,
+            index=self.index,
+            head=Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes),
             key_history=key_history,
+            now_ns=now_ns,
+            limits=limits or IngestLimits(),
+            keep_evidence=self._keep_evidence,
             note=lambda height: note_height(channel.folder, height),
             witness_gate=witness,
             prove_batch=prove_batch,
         )
+        self.log = ChannelWriter(setup, supported_minors=gate, evidence=evidence, parallel_map=self._pool)
         _open_logs.add(self)
 
     def _check_known(self) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from ropewalk.errors import Damaged, RopewalkError
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import Block, parse_record
-from ropewalk.ledger.block.index_keys import derive
 from ropewalk.ledger.channel.channel import Channel, verify_blocks
 from ropewalk.ledger.channel.index.check import check_index
 from ropewalk.ledger.channel.index.index import LedgerIndex
@@ -127,7 +126,7 @@ def receipt_step(segments: Segments) -> Step:
 def index_step(segments: Segments) -> Step:
     """Compare the index with the log; return a report step. Nothing is written."""
     try:
-        found = check_index(segments, derive)
+        found = check_index(segments)
     except RopewalkError as error:
         return Step("index", "not_checked", f"the log cannot be read to its end: {error.detail}")
     if found.ok and not found.blocks:
@@ -149,7 +148,7 @@ def rebuild_index(home: Path, channel: str) -> int:
 
 def reindex(reading: Channel) -> int:
     """Rebuild the index of a channel and the list of its key statements; the caller holds the lock."""
-    index = LedgerIndex(reading.segments, derive)
+    index = LedgerIndex(reading.segments)
     try:
         index.rebuild()
         write_heights(reading.folder, _key_heights(reading))

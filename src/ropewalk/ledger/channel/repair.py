@@ -24,7 +24,6 @@ from ropewalk.errors import Damaged, Forked, RopewalkError, Unavailable, Unverif
 from ropewalk.ledger.archive.check import check_archives
 from ropewalk.ledger.archive.cold import cold_store
 from ropewalk.ledger.block.block import parse_record
-from ropewalk.ledger.block.index_keys import derive
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.losses import (
@@ -185,7 +184,7 @@ class _Damaged:
         entries: dict[int, dict[str, Any]] = {}
         with contextlib.suppress(RopewalkError):
             # Opened before `known.json` is read: an index that has more than the log records it there.
-            index = LedgerIndex(self.segments, derive)
+            index = LedgerIndex(self.segments)
             try:
                 entries = {height: _entry(index, height) for height in range(end, index.state.height)}
             finally:

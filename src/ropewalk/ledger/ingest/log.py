@@ -9,26 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError
 from ropewalk.kernel.group_commit import GroupCommit
-from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.block.block import Block, check_contents
 from ropewalk.ledger.envelope.envelope import parse_wire, recast_run
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import PendingHistory
-from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
+from ropewalk.ledger.ingest.ports import Head, IngestLimits, WriterSetup
 from ropewalk.ledger.ingest.sealer import BlockSealer
 from ropewalk.ledger.ingest.ticket import EnvelopeTicket, LedgerReceipt
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.promotion import is_promotion
 from ropewalk.ledger.keys.statements import is_key_statement
-from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
-from ropewalk.ledger.rules.rules import ParallelMap, check_signatures, map_serially
-from ropewalk.ledger.rules.verdict import SUPPORTED_MINORS, Context
+from ropewalk.ledger.rules.rules import ParallelMap, check_signatures
+from ropewalk.ledger.rules.verdict import Context
 
 BATCH_MAX: Final = 256  # envelopes of a long list that are parsed before the first is placed
 
@@ -38,55 +36,21 @@ class ChannelWriter:
 
     def __init__(
         self,
-        channel: str,
-        key: SigningKey,
-        blocks: BlockStore,
-        index: Index,
-        head: Head,
+        setup: WriterSetup,
         *,
-        now_ns: Callable[[], int],
-        policy: Policy | None = None,
-        limits: IngestLimits | None = None,
-        supported_minors: frozenset[str] | Callable[[], frozenset[str]] = SUPPORTED_MINORS,
-        keep_evidence: Callable[[str, bytes], None] | None = None,
-        evidence: Callable[[Envelope], tuple[Status, str]] | None = None,
-        parallel_map: ParallelMap = map_serially,
-        also: Sequence[SigningKey] = (),
-        key_history: KeyHistory | None = None,
-        note: Callable[[int], None] = lambda _height: None,
-        witness_gate: Callable[[int], None] | None = None,
-        prove_batch: Callable[[bytes], Any] | None = None,
+        supported_minors: Callable[[], frozenset[str]],
+        evidence: Callable[[Envelope], tuple[Status, str]] | None,
+        parallel_map: ParallelMap,
     ) -> None:
-        """Open the writer.
-
-        `also` are further keys of the channel, `key_history` its keys so far, and `note` is called with the height of
-        every key statement before it is written.
-        """
-        self.channel = channel
-        self.limits = limits or IngestLimits()
-        self._now_ns, self._parallel_map = now_ns, parallel_map
+        self.channel, self.limits = setup.channel, setup.limits
+        self._now_ns, self._parallel_map = setup.now_ns, parallel_map
         # its leader has the use of everything below
         self._commit: GroupCommit[EnvelopeTicket] = GroupCommit(
-            f"channel {channel}", self._write_round, placed=lambda: self._sealer.waiting()
+            f"channel {self.channel}", self._write_round, placed=lambda: self._sealer.waiting()
         )
-        self._sealer = BlockSealer(
-            channel,
-            (key, *also),
-            blocks,
-            index,
-            head,
-            now_ns=now_ns,
-            policy=policy,
-            limits=self.limits,
-            settled_queue=self._commit.settled,
-            keep_evidence=keep_evidence,
-            key_history=key_history or KeyHistory(Trust((key.public,), ()), policy=policy),
-            note=note,
-            witness_gate=witness_gate,
-            prove_batch=prove_batch,
-        )
-        self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
-        self._context = Context(self.history, policy, self._minors(), evidence=evidence)
+        self._sealer = BlockSealer(setup, self._commit.settled)
+        self._minors = supported_minors
+        self._context = Context(self.history, self.policy, self._minors(), evidence=evidence)
 
     @property
     def head(self) -> Head:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ropewalk.errors import Damaged
 from ropewalk.kernel import jcs
-from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
+from ropewalk.ledger.block.index_keys import claim_key, claim_of
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ports import Index
 from ropewalk.ledger.ingest.ticket import EnvelopeTicket
@@ -45,7 +45,7 @@ class PendingHistory:
     def add(self, envelope: Envelope, place: Position, ticket: EnvelopeTicket) -> None:
         self._ids[envelope.id] = place, ticket, envelope
         self._intents[envelope.intent] = place
-        if (key := _claim(envelope)) is not None:
+        if (key := claim_of(envelope.fields)) is not None:
             self._claims.setdefault(key, place)
         self._asked = b"", None
 
@@ -54,7 +54,7 @@ class PendingHistory:
         for envelope in envelopes:
             del self._ids[envelope.id]
             del self._intents[envelope.intent]
-            if (key := _claim(envelope)) is not None:
+            if (key := claim_of(envelope.fields)) is not None:
                 self._claims.pop(key, None)
         self._asked = b"", None
 
@@ -98,12 +98,6 @@ class PendingHistory:
     def leaves(self, root: bytes) -> int | None:
         """Return the number of envelopes of the block with that root."""
         return self._index.leaves(root)
-
-
-def _claim(envelope: Envelope) -> bytes | None:
-    if envelope.correlation_id is None or envelope.event_class not in CLAIMING:
-        return None
-    return claim_key(envelope.event_class, envelope.correlation_id)
 
 
 def _position(place: tuple[int, int] | None) -> Position | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import BLOCK_BYTES_TARGET, BLOCK_ENVELOPES_MAX
 from ropewalk.ledger.block.index_keys import BlockIndexKeys
+from ropewalk.ledger.keys.history import KeyHistory
 
 FUTURE_NS_MAX: Final = 5 * 60 * 10**9
 
@@ -68,3 +70,26 @@ class IngestLimits:
     block_bytes: int = BLOCK_BYTES_TARGET
     block_envelopes: int = BLOCK_ENVELOPES_MAX
     future_ns: int = FUTURE_NS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSetup:
+    """What a channel is written with: its keys, its stores, and the hooks of its folder.
+
+    `keys` are those of the channel that are here, the preferred one first; `note` is called with the height of every
+    key statement before it is written; `witness_gate` raises if a block of a height must wait for witnesses;
+    `prove_batch` makes a header's integrity_proof from its merkle_root.
+    """
+
+    channel: str
+    keys: Sequence[SigningKey]
+    blocks: BlockStore
+    index: Index
+    head: Head
+    key_history: KeyHistory
+    now_ns: Callable[[], int]
+    limits: IngestLimits
+    keep_evidence: Callable[[str, bytes], None]
+    note: Callable[[int], None]
+    witness_gate: Callable[[int], None] | None
+    prove_batch: Callable[[bytes], Any] | None

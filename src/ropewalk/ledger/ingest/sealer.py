@@ -7,7 +7,7 @@ can tell what was done: it never builds on a block of unknown state, and no tick
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,14 +20,13 @@ from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import PendingHistory
-from ropewalk.ledger.ingest.ports import BlockStore, Head, Index, IngestLimits
+from ropewalk.ledger.ingest.ports import Head, WriterSetup
 from ropewalk.ledger.ingest.ticket import EnvelopeTicket, LedgerReceipt, OpenBlock
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.lifetimes import Lifetime, check_lifetimes
 from ropewalk.ledger.keys.promotion import is_promotion
 from ropewalk.ledger.keys.statements import is_key_statement, parse_key_statement
 from ropewalk.ledger.keys.validity import KeyValidity
-from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context, Position, RuleFinding
 
@@ -39,36 +38,16 @@ Written = tuple[OpenBlock, Block, Any]
 class BlockSealer:
     """The blocks of one channel that are not yet durable, and its head. Settled tickets go to `settled_queue`."""
 
-    def __init__(
-        self,
-        channel: str,
-        keys: Sequence[SigningKey],
-        blocks: BlockStore,
-        index: Index,
-        head: Head,
-        *,
-        now_ns: Callable[[], int],
-        policy: Policy | None,
-        limits: IngestLimits,
-        settled_queue: deque[EnvelopeTicket],
-        keep_evidence: Callable[[str, bytes], None] | None,
-        key_history: KeyHistory,
-        note: Callable[[int], None],
-        witness_gate: Callable[[int], None] | None = None,
-        prove_batch: Callable[[bytes], Any] | None = None,
-    ) -> None:
-        self.head = head
-        self._prove_batch = prove_batch  # makes a header's integrity_proof from its merkle_root
-        self._witness_gate = witness_gate  # raises if a block of that height must wait for witnesses
-        self.history = PendingHistory(index)
+    def __init__(self, setup: WriterSetup, settled_queue: deque[EnvelopeTicket]) -> None:
+        self.head, self.key_history = setup.head, setup.key_history
+        self.policy = setup.key_history.policies.current
+        self.history = PendingHistory(setup.index)
         self.ended: str | None = None  # the reason why no more envelopes are taken
-        self.key_history = key_history
-        self._keys = {key.public: key for key in keys}
+        self._setup, self._settled_queue = setup, settled_queue
+        self._keys = {key.public: key for key in setup.keys}
         self._validities: tuple[KeyValidity, tuple[Lifetime, ...]] | None = None
-        self._note = note  # called with the height of every key statement before it is written
-        self._channel, self._blocks, self._index = channel, blocks, index
-        self._now_ns, self.policy, self._limits = now_ns, policy, limits
-        self._settled_queue, self._keep_evidence = settled_queue, keep_evidence
+        self._channel, self._blocks, self._index = setup.channel, setup.blocks, setup.index
+        self._now_ns, self._limits = setup.now_ns, setup.limits
         self._open_blocks: list[OpenBlock] = []
         self._writing: list[OpenBlock] = []
         self._unknown = False  # whether blocks may have been written that the index and the head do not have
@@ -131,8 +110,8 @@ class BlockSealer:
         begun = open_block is not None and not alone and self._fits(open_block, envelope)
         if open_block is None or not begun:
             height = open_block.height + 1 if open_block is not None else self.head.height
-            if self._witness_gate is not None:
-                self._witness_gate(height)
+            if self._setup.witness_gate is not None:
+                self._setup.witness_gate(height)
             open_block = OpenBlock(height, alone=alone)
         # In this order an interrupted thread leaves no empty block and no unsettled ticket.
         self.history.add(envelope, Position(open_block.height, len(open_block.envelopes)), ticket)
@@ -246,7 +225,7 @@ class BlockSealer:
             timestamp_ns = max(self._now_ns(), earliest)
             try:
                 if open_block.alone:
-                    self._note(open_block.height)
+                    self._setup.note(open_block.height)
                 block = seal(
                     self._signing_key(open_block, timestamp_ns),
                     channel=self._channel,
@@ -256,7 +235,7 @@ class BlockSealer:
                     timestamp_ns=timestamp_ns,
                     policy_hash=self.policy_hash,
                     leaves=[envelope.id for envelope in open_block.envelopes],
-                    prove=self._prove_batch,
+                    prove=self._setup.prove_batch,
                 )
                 place = self._blocks.append(
                     block.height, block.lines(), block.hash, statement=open_block.alone
@@ -349,11 +328,11 @@ class BlockSealer:
             if promotion is not None:  # without approvals it is no evidence of anything
                 said = parse_key_statement(promotion.envelope)
                 self.key_history.check_approved(said, promotion.envelope, record)
-            if self._keep_evidence is not None:
-                self._keep_evidence(f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes())
-                if promotion is not None and said.act.epoch > self.key_history.epoch:
-                    self._keep_evidence(FENCE, jcs.encode(promotion.to_json()))
-                    raise fenced(self._channel, promotion)
+            keep = self._setup.keep_evidence
+            keep(f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes())
+            if promotion is not None and said.act.epoch > self.key_history.epoch:
+                keep(FENCE, jcs.encode(promotion.to_json()))
+                raise fenced(self._channel, promotion)
             raise fork.error()
         below = (
             parse_record(self._index.lines_of(self.head.height - 1, None)[0]) if self.head.height else None
@@ -366,7 +345,7 @@ class BlockSealer:
             )
         if statement is not None:
             self.key_history.look(statement.envelope, record.signer, self._channel, self.policy, record)
-            self._note(block.height)
+            self._setup.note(block.height)
             context = replace(context, policy=None)
         envelopes = self._judged(block, context)
         self._unknown = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
+from ropewalk.ledger.block.index_keys import claim_key, claim_of
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.rules.verdict import Position
 
@@ -30,9 +30,7 @@ class SeenEnvelopes:
     def remember(self, envelope: Envelope, height: int, index: int) -> None:
         """Record the position of an envelope."""
         self.remember_statement(envelope.id, envelope.intent, height, index)
-        correlation_id = envelope.fields.get("correlation_id")
-        if correlation_id is not None and envelope.fields["event_class"] in CLAIMING:
-            claim = claim_key(envelope.fields["event_class"], correlation_id)
+        if (claim := claim_of(envelope.fields)) is not None:
             self._claims.setdefault(claim[:16], height << 13 | index)
 
     def remember_statement(self, envelope_id: bytes, intent: bytes, height: int, index: int) -> None:

@@ -7,17 +7,15 @@ more rows than that, then there is no extra row.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ropewalk.disk.index_files import CURRENT, IndexFiles
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.kernel import merkle
-from ropewalk.ledger.channel.index.index import Derive
+from ropewalk.ledger.block.index_keys import BlockIndexKeys, derive
 from ropewalk.ledger.channel.index.rows import (
     PLACE,
-    UnpackedIndexKeys,
     entry_of,
     pack_entry,
     rows_of,
@@ -27,7 +25,6 @@ from ropewalk.ledger.channel.segments.format import Record
 from ropewalk.ledger.channel.segments.reader import Segments
 
 Fault = Literal["missing", "wrong", "extra"]
-Watch = Callable[[Iterator[Record]], Iterator[Record]]
 
 
 @dataclass(slots=True)
@@ -61,7 +58,7 @@ class IndexCheck:
         return f"{self.blocks} blocks, row by row{rest}"
 
 
-def check_index(segments: Segments, derive: Derive, watch: Watch | None = None) -> IndexCheck:
+def check_index(segments: Segments) -> IndexCheck:
     """Compare the stored index with the log. Raise `Damaged` if the log itself cannot be read."""
     check = IndexCheck()
     folder = segments.folder / "index"
@@ -73,7 +70,7 @@ def check_index(segments: Segments, derive: Derive, watch: Watch | None = None) 
         if files.damage is not None:
             raise IndexDamaged(files.damage)
         stored = files.check_pages()
-        _compare(check, segments, derive, files, watch, stored)
+        _compare(check, segments, files, stored)
     except IndexDamaged as error:
         check.problem = f"it is damaged: {error}; `ropewalk ledger reindex` builds it again from the log"
     finally:
@@ -81,22 +78,19 @@ def check_index(segments: Segments, derive: Derive, watch: Watch | None = None) 
     return check
 
 
-def _compare(
-    check: IndexCheck, segments: Segments, derive: Derive, files: IndexFiles, watch: Watch | None, stored: int
-) -> None:
+def _compare(check: IndexCheck, segments: Segments, files: IndexFiles, stored: int) -> None:
     state = unpack_state(files.extent.state)
     if state is None or state.height != files.extent.count:
         raise IndexDamaged("its state row is missing or invalid")
     edges = merkle.Frontier(merkle.RANGE), merkle.Frontier(merkle.SHA256)
     rows = 0
-    records = segments.scan()
-    for record in watch(records) if watch is not None else records:
+    for record in segments.scan():
         if record.height >= state.height:
             check.behind += 1
             continue
         marks = derive(record.lines)
         check.blocks += 1
-        rows += _compare_block(check, record, marks, files, segments, derive)
+        rows += _compare_block(check, record, marks, files, segments)
         edges[0].append(marks.block_hash)
         edges[1].append(marks.header_leaf)
         if record.height == state.height - 1:
@@ -112,12 +106,7 @@ def _compare(
 
 
 def _compare_block(
-    check: IndexCheck,
-    record: Record,
-    marks: UnpackedIndexKeys,
-    files: IndexFiles,
-    segments: Segments,
-    derive: Derive,
+    check: IndexCheck, record: Record, marks: BlockIndexKeys, files: IndexFiles, segments: Segments
 ) -> int:
     """Return how many rows the block may have."""
     height, rows = record.height, 0
@@ -134,13 +123,11 @@ def _compare_block(
             continue
         place = PLACE.unpack(raw)
         # An earlier position is right too, if the same name leads there: the first one is kept.
-        if place != (height, index) and not (
-            place < (height, index) and _leads(segments, derive, name, place)
-        ):
+        if place != (height, index) and not (place < (height, index) and _leads(segments, name, place)):
             check.say("wrong", what)
     return rows
 
 
-def _leads(segments: Segments, derive: Derive, name: bytes, place: tuple[int, int]) -> bool:
+def _leads(segments: Segments, name: bytes, place: tuple[int, int]) -> bool:
     """Return whether a name leads to an earlier position."""
     return (name, place[1]) in rows_of(derive(segments.find(place[0]).lines))

@@ -22,12 +22,13 @@ from ropewalk.disk.temporary_folder import drop_private_folder, make_private_fol
 from ropewalk.errors import Damaged, NotFound, RopewalkError, Unavailable
 from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import parse_record
+from ropewalk.ledger.block.index_keys import BlockIndexKeys
+from ropewalk.ledger.block.index_keys import derive as derive_keys
 from ropewalk.ledger.channel.index.rows import (
     EMPTY,
     PLACE,
     BlockEntry,
     IndexState,
-    UnpackedIndexKeys,
     entry_of,
     pack_entry,
     pack_state,
@@ -44,15 +45,13 @@ LOST_ENVELOPES_MAX = 100_000  # envelopes listed one by one
 FLUSH_ENVELOPES = 16_384  # kept in memory at most before they are written
 T = TypeVar("T")
 Q = TypeVar("Q")
-
-
-Derive = Callable[[Sequence[bytes]], UnpackedIndexKeys]
+Derive = Callable[[Sequence[bytes]], BlockIndexKeys]
 
 
 class LedgerIndex:
     """The index of one channel. `derive` returns the index keys of a stored block when the index must catch up."""
 
-    def __init__(self, segments: Segments, derive: Derive) -> None:
+    def __init__(self, segments: Segments, derive: Derive = derive_keys) -> None:
         self.segments = segments
         self._derive = derive
         self.state: IndexState
@@ -92,7 +91,7 @@ class LedgerIndex:
                 )
             self.add(record.place, [len(line) for line in record.lines], marks)
 
-    def add(self, place: BlockPlace, lengths: Sequence[int], marks: UnpackedIndexKeys) -> None:
+    def add(self, place: BlockPlace, lengths: Sequence[int], marks: BlockIndexKeys) -> None:
         """Index the next block; `lengths` are those of its lines."""
         last = self.state.place
         if last is not None and (place.segment, place.offset) <= (last.segment, last.offset):
@@ -274,7 +273,7 @@ class LedgerIndex:
         return PLACE.unpack(value)
 
     def _files_find(self, name: bytes) -> bytes | None:
-        return self._files.find(name)
+        return self._files.find(name)  # a rebuild may have replaced the files
 
     def _block(self, height: int) -> BlockEntry:
         if height in self._blocks:
@@ -322,7 +321,7 @@ def keep_claim(
     segments: Segments,
     state: IndexState,
     entry: Callable[[int], BlockEntry],
-    derive: Callable[[Sequence[bytes]], UnpackedIndexKeys],
+    derive: Derive,
 ) -> None:
     """Record which blocks an index has that its log lacks. An index of another log is ignored.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.kernel import merkle
 from ropewalk.kernel.digest import blake3
+from ropewalk.ledger.block.index_keys import BlockIndexKeys
 from ropewalk.ledger.block.leaves import leaves_path, leaves_root
 from ropewalk.ledger.channel.segments.format import BlockPlace
 
@@ -23,27 +23,6 @@ _BLOCK = struct.Struct(">QQIIQ32s32s")
 _STATE = struct.Struct(">QQQQIQ32s")
 # Leaves under one stored inner node: a path then takes 31 hashes at the bottom instead of one per leaf.
 _RUN = 32
-
-
-class UnpackedIndexKeys(Protocol):
-    """The index keys of a block, as the engine derives them."""
-
-    @property
-    def prev_block_hash(self) -> bytes: ...
-    @property
-    def block_hash(self) -> bytes: ...
-    @property
-    def header_leaf(self) -> bytes: ...
-    @property
-    def root(self) -> bytes: ...
-    @property
-    def timestamp_ns(self) -> int: ...
-    @property
-    def ids(self) -> Sequence[bytes]: ...
-    @property
-    def claims(self) -> Sequence[bytes | None]: ...
-    @property
-    def intents(self) -> Sequence[bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +75,7 @@ class BlockEntry:
         return *leaves_path(run, index - start), *leaves_path(runs, index // _RUN)
 
 
-def entry_of(height: int, place: BlockPlace, lengths: Sequence[int], marks: UnpackedIndexKeys) -> BlockEntry:
+def entry_of(height: int, place: BlockPlace, lengths: Sequence[int], marks: BlockIndexKeys) -> BlockEntry:
     """Return the index entry of a block; `lengths` are those of its lines."""
     offsets = [0]
     for length in lengths:
@@ -118,7 +97,7 @@ def entry_of(height: int, place: BlockPlace, lengths: Sequence[int], marks: Unpa
     )
 
 
-def rows_of(marks: UnpackedIndexKeys) -> Iterator[tuple[bytes, int]]:
+def rows_of(marks: BlockIndexKeys) -> Iterator[tuple[bytes, int]]:
     """Yield the names under which a block is found, each with the index of its envelope."""
     yield b"root\0" + marks.root, 0
     for index, (envelope_id, intent, claim) in enumerate(
