@@ -23,6 +23,7 @@ from ropewalk.kernel.digest import Tag, blake3, tagged
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 from ropewalk.ledger.block.block import GENESIS
 from ropewalk.ledger.bundle.manifest_fields import File, ManifestForm
+from ropewalk.ledger.json_form import members_of
 
 MANIFEST: Final = "archive.manifest.json"
 SIGNATURE: Final = "archive.manifest.sig"
@@ -61,23 +62,7 @@ class ArchiveManifest:
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes, which are signed."""
-        value: dict[str, Any] = {
-            "version": 1,
-            "channel": self.channel,
-            "start_height": self.start_height,
-            "end_height": self.end_height,
-            "block_hashes": list(self.block_hashes),
-            "range_root": self.range_root,
-            "outer_root": self.outer_root,
-            "previous": self.previous,
-            "envelopes": self.envelopes,
-            "detached_payloads": self.detached_payloads,
-            "policy_hash": self.policy_hash,
-            "created_at": self.created_at,
-            "signer": self.signer.to_json(),
-            "files": [file.to_json() for file in self.files],
-        }
-        return jcs.encode(value)
+        return jcs.encode({"version": 1, **members_of(self)})
 
 
 def parse_archive_manifest(raw: bytes) -> ArchiveManifest:

@@ -21,6 +21,7 @@ from ropewalk.ledger.archive.write import hot_from, verified_blocks
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.segments.format import BlockPlace
 from ropewalk.ledger.channel.segments.packed import packed_path, write_packed_segment
+from ropewalk.ledger.json_form import members_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,7 @@ class PackResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `ledger pack` prints."""
-        return {
-            "channel": self.channel,
-            "made": self.made,
-            "packed_segments": self.segments,
-            "bytes": self.size,
-            "packed_bytes": self.packed,
-            "hot_from": self.hot_from,
-        }
+        return members_of(self, segments="packed_segments", size="bytes", packed="packed_bytes")
 
 
 def pack_channel(

@@ -31,6 +31,7 @@ from ropewalk.ledger.channel.summaries import SUMMARY_TYPE
 from ropewalk.ledger.channel.witnessed import read_witness_policy, read_witnessed
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.keys.rotate import open_sealing
 from ropewalk.ledger.versions.lifecycle import version_to_write
 
@@ -48,20 +49,12 @@ class RetainResult:
     dropped: int
     size: int
     hot_from: int
-    limited_by: str
+    limited_by: str | None
     summary: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `ledger retain` prints."""
-        return {
-            "channel": self.channel,
-            "archived_blocks": self.archived,
-            "dropped_segments": self.dropped,
-            "dropped_bytes": self.size,
-            "hot_from": self.hot_from,
-            "limited_by": self.limited_by or None,
-            "summary": self.summary,
-        }
+        return members_of(self, archived="archived_blocks", dropped="dropped_segments", size="dropped_bytes")
 
 
 def retain_channel(
@@ -114,14 +107,14 @@ def retain_channel(
     return RetainResult(channel, done.blocks, len(cold), size, hot, limited, told)
 
 
-def _boundary(reading: Channel, hot: int) -> tuple[int, str]:
+def _boundary(reading: Channel, hot: int) -> tuple[int, str | None]:
     """Return the first height that stays, and what made it lower than the retention asks."""
     if read_witness_policy(reading.folder) is None:
-        return hot, ""
+        return hot, None
     note = read_witnessed(reading.folder)
     witnessed = 0 if note is None else claimed_head(note)[0].size
     if witnessed >= hot:
-        return hot, ""
+        return hot, None
     return witnessed, f"only {witnessed} blocks are under a witnessed head"
 
 

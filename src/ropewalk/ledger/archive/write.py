@@ -50,6 +50,7 @@ from ropewalk.ledger.bundle.manifest_fields import File
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.ingest.sealer import foreign_channel
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.verify import BlockSpan, check_block
 from ropewalk.ledger.replay.replay import companion
@@ -72,13 +73,7 @@ class ArchivedRange:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `ledger archive` prints."""
-        return {
-            "path": str(self.path),
-            "start_height": self.start,
-            "end_height": self.end,
-            "bytes": self.size,
-            "packed_bytes": self.packed,
-        }
+        return members_of(self, start="start_height", end="end_height", size="bytes", packed="packed_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +81,15 @@ class ArchiveResult:
     """How far a channel is archived: new archives, number of existing ones, and their end."""
 
     channel: str
-    made: tuple[ArchivedRange, ...]
-    kept: int
     blocks: int
     outer_root: bytes
+    made: tuple[ArchivedRange, ...]
+    kept: int
     snapshots: ArchiveResult | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `ledger archive` prints."""
-        return {
-            "channel": self.channel,
-            "archived_blocks": self.blocks,
-            "outer_root": self.outer_root.hex(),
-            "made": [each.to_json() for each in self.made],
-            "kept": self.kept,
-            "snapshots": None if self.snapshots is None else self.snapshots.to_json(),
-        }
+        return members_of(self, blocks="archived_blocks")
 
 
 def archive_channel(
@@ -193,7 +181,7 @@ def _archive(
     name = reading.settings.channel
     folder = to / name
     if not end and not folder.exists():
-        return ArchiveResult(name, (), 0, 0, merkle.RANGE.empty)
+        return ArchiveResult(name, 0, merkle.RANGE.empty, (), 0)
     made: list[ArchivedRange] = []
     with hold_folder(folder, 0, disk):
         chain, kept, carried = _read_chain(folder, name, reading.key_history())
@@ -209,7 +197,7 @@ def _archive(
                 forks = {}
     if chain.height:
         reading.note_head(chain.height, chain.block_hash, "an archive")
-    return ArchiveResult(name, tuple(made), kept, chain.height, chain.outer_root)
+    return ArchiveResult(name, chain.height, chain.outer_root, tuple(made), kept)
 
 
 def _write_one(

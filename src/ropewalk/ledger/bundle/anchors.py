@@ -22,6 +22,7 @@ from ropewalk.kernel.note.note import SignedHead, claimed_head, open_note
 from ropewalk.kernel.proofs import RangeProof
 from ropewalk.kernel.report import Status, Step
 from ropewalk.kernel.terminal_text import printable
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.head_signers import SHOWN_MAX, HeadSigner, list_names
 from ropewalk.ledger.transparency.witness_policy import distinct_witnesses
@@ -80,14 +81,7 @@ class AnchorFinding:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `bundle verify --json` prints."""
-        return {
-            "status": self.status,
-            "detail": self.detail,
-            "origin": self.origin,
-            "size": self.size,
-            "root": self.root,
-            "signers": [signer.to_json() for signer in self.signers],
-        }
+        return members_of(self)
 
 
 def parse_anchor(value: Any) -> BundleAnchor:

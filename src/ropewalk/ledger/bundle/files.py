@@ -28,6 +28,7 @@ from ropewalk.ledger.bundle.zstd_file import (
     write_packed,
 )
 from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
@@ -50,13 +51,7 @@ class ExportedBundle:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `bundle export` prints."""
-        return {
-            "path": str(self.path),
-            "start_height": self.start,
-            "end_height": self.end,
-            "bytes": self.size,
-            "kept": self.kept,
-        }
+        return members_of(self, start="start_height", end="end_height", size="bytes")
 
 
 @dataclass(frozen=True, slots=True)

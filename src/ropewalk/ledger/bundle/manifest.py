@@ -10,6 +10,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.bundle.anchors import ANCHORS_MAX, BundleAnchor, parse_anchor
 from ropewalk.ledger.bundle.manifest_fields import File, ManifestForm
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.keys.history import KeyProof, parse_key_proofs
 
 BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; split the range instead
@@ -49,27 +50,10 @@ class BundleManifest:
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes, which are signed."""
-        value: dict[str, Any] = {
-            "version": 1,
-            "channel": self.channel,
-            "start_height": self.start_height,
-            "end_height": self.end_height,
-            "block_hashes": list(self.block_hashes),
-            "range_root": self.range_root,
-            "merkle_proofs": list(self.merkle_proofs),
-            "payload_refs": list(self.payload_refs),
-            "policy_hash": self.policy_hash,
-            "created_at": self.created_at,
-            "signer": self.signer.to_json(),
-            "files": [file.to_json() for file in self.files],
-        }
-        if self.anchors:
-            value["anchors"] = [anchor.to_json() for anchor in self.anchors]
-        if self.keys:
-            value["keys"] = [each.to_json() for each in self.keys]
-        if self.both:
+        value = {"version": 1, **members_of(self)}
+        if value.pop("both"):
             value["encodings"] = ENCODINGS
-        return jcs.encode(value)
+        return jcs.encode({name: each for name, each in value.items() if each or name not in _OPTIONAL})
 
 
 def parse_manifest(raw: bytes) -> BundleManifest:

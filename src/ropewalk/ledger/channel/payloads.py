@@ -15,6 +15,7 @@ from ropewalk.disk.durable import Disk, file_errors, unavailable
 from ropewalk.errors import Conflict, Damaged, DigestMismatch, InvalidDigest, NotFound, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3, hash_from_hex
+from ropewalk.ledger.json_form import members_of
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
@@ -29,7 +30,7 @@ class PayloadTombstone:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form in its file and its event."""
-        return {"payload_hash": self.payload_hash, "erased_at": self.erased_at, "reason": self.reason}
+        return members_of(self)
 
 
 class PayloadStore:

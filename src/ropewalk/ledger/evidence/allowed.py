@@ -18,6 +18,7 @@ from typing import Any, Final
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.evidence.snark import key_digest, key_text
+from ropewalk.ledger.json_form import members_of
 
 MEASUREMENTS: Final = {
     "sev.measurement": 48,
@@ -71,7 +72,7 @@ class CollateralTexts:
 
     def to_json(self) -> dict[str, Any]:
         """Return what files and reports hold."""
-        return {"tcb_info": self.tcb_info, "qe_identity": self.qe_identity, "chain": list(self.chain)}
+        return members_of(self)
 
 
 @dataclass(frozen=True, slots=True)

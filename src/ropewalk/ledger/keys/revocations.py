@@ -16,6 +16,7 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.evidence.allowed import parse_identities
+from ropewalk.ledger.json_form import members_of
 
 REVOCATIONS_BYTES_MAX = 4 << 20  # ten thousand keys
 Limits = dict[PublicKey, tuple[int, int | None]]
@@ -37,7 +38,7 @@ class Revocation:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form in files."""
-        return {"key": self.key.hex(), "since": self.since, "reason": self.reason}
+        return members_of(self)
 
 
 def parse_revocations(value: Any, wrong: Callable[[str], Invalid] = Invalid) -> tuple[Revocation, ...]:

@@ -16,6 +16,7 @@ from ropewalk.errors import Invalid, Unverified
 from ropewalk.kernel import merkle
 from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
 from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.json_form import members_of
 
 TRANSPORT: Final = "vm_mailbox"  # its name in advertisements, S4 §5
 DAMAGED: Final = bytes(32)  # digest of a slot whose content was changed
@@ -115,12 +116,7 @@ class SignedRoot:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that travels with receipts."""
-        return {
-            "from": self.first,
-            "count": self.count,
-            "root": self.root.hex(),
-            "signature": self.signature.hex(),
-        }
+        return members_of(self, first="from")
 
     @classmethod
     def from_json(cls, said: object) -> SignedRoot:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ropewalk.errors import DigestMismatch, NotFound, RopewalkError
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.mailbox.agreement import DAMAGED, SignedRoot, mailbox_root
 from ropewalk.ledger.mailbox.ring import Ring
 from ropewalk.ledger.mailbox.server import RING_NAME
@@ -43,17 +44,7 @@ class RingReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return what commands print."""
-        return {
-            "ring": self.name,
-            "channel": self.channel,
-            "slots": self.slots,
-            "slot_bytes": self.slot_bytes,
-            "taken": self.taken,
-            "waiting": self.waiting,
-            "damaged": list(self.damaged),
-            "root": self.root,
-            "signer": self.signer,
-        }
+        return members_of(self, name="ring")
 
 
 def read_rings(folder: Path, signers: Iterable[PublicKey] = ()) -> list[RingReport]:

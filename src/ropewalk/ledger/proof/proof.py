@@ -24,6 +24,7 @@ from ropewalk.ledger.block.block import BlockRecord, check_channel_name, check_s
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.recheck import EvidenceTally
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof, parse_key_proofs
 from ropewalk.ledger.proof.steps import compared, short, signer_step
 from ropewalk.ledger.proof.trust import Trust
@@ -222,17 +223,7 @@ class Consistency:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the proof file."""
-        value: dict[str, Any] = {
-            "version": 1,
-            "kind": "consistency",
-            "channel": self.channel,
-            "old": self.old,
-            "new": self.new,
-            "old_root": self.old_root.hex(),
-            "new_root": self.new_root.hex(),
-            "path": [each.hex() for each in self.path],
-        }
-        return jcs.encode(value)
+        return jcs.encode({"version": 1, "kind": "consistency", **members_of(self)})
 
 
 def parse_consistency(raw: bytes) -> Consistency:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from ropewalk.kernel.terminal_text import printable
+from ropewalk.ledger.json_form import members_of
 
 SHOWN_MAX: Final = 200  # maximum characters of peer-supplied text
 _YEAR_10000_S: Final = 253_402_300_800
@@ -24,7 +25,7 @@ class HeadSigner:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form in reports."""
-        return {"name": self.name, "key_id": self.key_id, "kind": self.kind, "time_s": self.time_s}
+        return members_of(self)
 
     def explain(self) -> str:
         """Return a readable description.

@@ -16,6 +16,7 @@ from ropewalk.kernel.note.note import NOTE_BYTES_MAX, SignedHead, claimed_head
 from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.witnessed import read_witnessed
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.proof.proof import head_signer, signed_head
 from ropewalk.ledger.proof.steps import short
 from ropewalk.ledger.transparency.receipts import make_receipt
@@ -51,15 +52,7 @@ class PublishResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `ledger tiles` prints."""
-        return {
-            "path": str(self.folder),
-            "size": self.size,
-            "root": self.root.hex(),
-            "written": self.written,
-            "kept": self.kept,
-            "mended": list(self.mended),
-            "vkey": self.vkey,
-        }
+        return members_of(self, folder="path")
 
 
 def header_tree(channel: Channel) -> merkle.MerkleTree:

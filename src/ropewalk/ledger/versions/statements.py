@@ -25,6 +25,7 @@ from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.keys.approvals import Approval
 from ropewalk.ledger.versions.versions import Lifecycle, Stage, parse_range
 
@@ -47,7 +48,7 @@ class ShippedDocuments:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form in the act."""
-        return {"guide": self.guide, "transcript": self.transcript, "policies": self.policies}
+        return members_of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from ropewalk.errors import Damaged, RopewalkError, Unavailable
 from ropewalk.kernel import jcs
 from ropewalk.ledger.channel.receipted import repair_advice
 from ropewalk.ledger.channel.segments.format import ALIGN, record_head, segment_head
+from ropewalk.ledger.json_form import members_of
 
 COLD_SUFFIX: Final = ".seg.cold"
 CACHED_MAX: Final = 2  # rebuilt segments that are kept; each has up to about 64 MiB
@@ -47,17 +48,14 @@ class ColdSegment:
         >>> parse_cold(ColdSegment("ops", 0, 9, 64, "00" * 32, "/mnt/cold").to_bytes()).end
         9
         """
-        return jcs.encode(
-            {
-                "version": 1,
-                "channel": self.channel,
-                "start_height": self.start,
-                "end_height": self.end,
-                "bytes": self.size,
-                "blake3": self.digest,
-                "cold": self.location,
-            }
-        )
+        names = {
+            "start": "start_height",
+            "end": "end_height",
+            "size": "bytes",
+            "digest": "blake3",
+            "location": "cold",
+        }
+        return jcs.encode({"version": 1, **members_of(self, **names)})
 
 
 def parse_cold(raw: bytes) -> ColdSegment:
