@@ -69,8 +69,17 @@ class _View:
     def scan(
         self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
+        last: bytes | None = None
         try:
-            yield from self._scan(table, start, stop, reverse)
+            for row in self._scan(table, start, stop, reverse):
+                key = row[0]
+                # A damaged branch page leads to the right rows by a wrong way: a later write takes a wrong place.
+                if last is not None and (key >= last if reverse else key <= last):
+                    raise Damaged(
+                        f"table {table}: key {key.hex()} is out of order", reason="order", advice=_RESTORE
+                    )
+                last = key
+                yield row
         except lmdb.Error as error:
             raise _refusal(error, f"table {table} cannot be read") from error
 

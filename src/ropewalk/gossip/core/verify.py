@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, Literal
 
-from ropewalk.errors import BrokenLink, RopewalkError
+from ropewalk.errors import BrokenLink, Damaged, RopewalkError
 from ropewalk.gossip.core import ancestors, pending
 from ropewalk.gossip.core.ids import Key, id_of
 from ropewalk.gossip.core.log import GossipLog
@@ -138,7 +138,7 @@ class _Look:
     def _read(self, progress: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         tree = ProllyTree(self.rows)
         batch: list[tuple[bytes, bytes]] = []
-        for order, raw in progress(self.view.scan("messages")):
+        for order, raw in progress(self._rows("messages")):
             self.count += 1
             try:
                 signed = self.log.read_stored(order, raw)
@@ -157,6 +157,13 @@ class _Look:
                 batch.clear()
         tree.insert_many(batch)
 
+    def _rows(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a table that are also found by their keys, as every other reader looks them up."""
+        for key, value in self.view.scan(table):
+            if self.view.get(table, key) != value:
+                raise Damaged(f"table {table}: key {key.hex()} is not found", reason="lookup")
+            yield key, value
+
     def parents(self) -> str:
         for key, parents in self.known.items():
             for parent in parents:
@@ -168,7 +175,7 @@ class _Look:
         expected = set(self.known)
         for parents in self.known.values():
             expected.difference_update(parents)
-        found = {Key(key) for key, _ in self.view.scan("heads")}
+        found = {Key(key) for key, _ in self._rows("heads")}
         for key in sorted(expected ^ found):
             raise _Fault(
                 f"{id_of(key)} is {'a head but not listed' if key in expected else 'listed but no head'}"
@@ -178,7 +185,7 @@ class _Look:
     def tree(self) -> str:
         if not self.known and self.view.count("tree") == 0:
             return "the empty tree"
-        for ours, stored in zip_longest(self.rows.scan(), self.view.scan("tree")):
+        for ours, stored in zip_longest(self.rows.scan(), self._rows("tree")):
             if ours != stored:
                 at = (stored or ours)[0]
                 raise _Fault(f"row {at.hex()} differs from the tree of the messages")
@@ -187,7 +194,7 @@ class _Look:
 
     def arrivals(self) -> str:
         seen: set[Key] = set()
-        for seq, found in self.view.scan("arrivals"):
+        for seq, found in self._rows("arrivals"):
             key = Key(found)
             if int.from_bytes(seq, "big") != len(seen) + 1 or key in seen:
                 raise _Fault(f"arrival {int.from_bytes(seq, 'big')} is doubled or out of place")
@@ -203,7 +210,7 @@ class _Look:
     def pending(self) -> str:
         size = 0
         rows: set[tuple[bytes, bytes]] = set()
-        for key, raw in self.view.scan("pending"):
+        for key, raw in self._rows("pending"):
             signed = self.log.check(raw)
             missing = [parent for parent in signed.parent_keys if parent not in self.known]
             if signed.key != key or key in self.known or not missing:
@@ -211,7 +218,7 @@ class _Look:
             size += len(raw)
             rows.update((parent + key, b"") for parent in missing)
             rows.add(pending.count_row(signed.key, len(missing)))
-        if rows != set(self.view.scan("waiting")):
+        if rows != set(self._rows("waiting")):
             raise _Fault("the list of what is waited for does not fit the waiting messages")
         if size != pending.bytes_held(self.view):
             raise _Fault(
@@ -222,7 +229,7 @@ class _Look:
     def ancestors(self) -> str | None:
         count = 0
         cache = ancestors.FrontierCache()
-        for found, raw in self.view.scan("ancestors"):
+        for found, raw in self._rows("ancestors"):
             if ancestors.is_shared(found):
                 if not ancestors.check_shared(found, raw):
                     raise _Fault(f"link list {found.hex()} is stored under another digest")

@@ -21,6 +21,7 @@ from ropewalk.gossip.core.tree import TreeWriter
 Apply = Callable[[MessageId, GossipSignature, GossipMessage], Any]
 _ARRIVALS = b"arrivals"  # the number of the last message that arrived
 _INDEXED = b"indexed"  # the number of the last arrival in the ancestor index
+_ADVICE = "`ropewalk gossip verify` shows what else is wrong; sync the topic anew from a peer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class Batch:
     def parents(self, limit: int) -> tuple[Key, ...]:
         """Return the heads to append to; of more than a message may have, the newest, and the rest stay heads."""
         keys = [Key(key) for key, _ in self.change.scan("heads")]
+        if not self._leaves:  # later ones are our own writes
+            self._check_heads(keys)
         return tuple(keys if len(keys) <= limit else sorted(keys, key=self._order)[-limit:])
 
     def store(self, signed: SignedMessage) -> Stored:
@@ -133,11 +136,30 @@ class Batch:
         """Bring tree and indexes in line with the messages; after this the transaction may be committed."""
         if not self._leaves:
             return
+        if (stored := self.change.count("messages")) != self._arrived:
+            raise Damaged(
+                f"{stored} messages are stored, but {self._arrived} have arrived",
+                reason="arrivals",
+                advice=_ADVICE,
+            )
         root = self._log.tree_writer.add(self.change, self._leaves)
         self.change.put("meta", _ARRIVALS, self._arrived.to_bytes(8, "big"))
         if self._log.rules.index_ancestors:
             index_arrivals(self.change, self._log)
         self.events.append(Committed(root))
+
+    def _check_heads(self, keys: list[Key]) -> None:
+        """Raise unless every head is stored and the newest message is one: a signature on others is final."""
+        newest = next(self.change.scan("messages", reverse=True), (None,))[0]
+        if newest is not None and newest not in map(self._order, keys):
+            raise Damaged(
+                f"the newest message of {self._log.topic} is not among the heads",
+                reason="heads",
+                advice=_ADVICE,
+            )
+        for key in keys:
+            if not self.has(key):
+                raise Damaged(f"head {id_of(key)} is no stored message", reason="heads", advice=_ADVICE)
 
     def _unless_ready(self, signed: SignedMessage) -> Inserted | None:
         if self.has(signed.key):
@@ -242,7 +264,7 @@ def stored_message(view: View, profile: Profile, key: Key) -> bytes:
         raise Damaged(
             f"message {id_of(key)} is in the list of arrivals and not in the log",
             reason="arrivals",
-            advice="`ropewalk gossip verify` shows what else is wrong; sync the topic anew from a peer.",
+            advice=_ADVICE,
         )
     return raw
 
