@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import subprocess
 import time
@@ -106,6 +107,27 @@ def count(tmp_path: Path, repo: str) -> int:
 
 def has_grown(log: GossipLog, start: int) -> bool:
     return len(log) > start
+
+
+def test_events_of_other_processes_are_printed(beside, ropewalk, tmp_path):  # noqa: F811
+    """One process prints the message, the commit and the sync of another one."""
+    fill(tmp_path, "two.git", 1)
+    _, server = beside.serve("one.git")
+    following = beside.start("two.git", "log", "--topic", TOPIC, "--events", "--json")
+
+    def sync() -> bool:
+        fill(tmp_path, "one.git", 1, signer=2)
+        assert ropewalk("--repo", "two.git", "gossip", "sync", server["url"], "--topic", TOPIC).code == 0
+        return bool(select.select([following.stdout], [], [], 0.5)[0])
+
+    until(sync)  # it prints what happens after it has begun
+    assert following.stdout is not None
+    found = [json.loads(following.stdout.readline())]
+    while found[-1]["event"] != "sync":
+        found.append(json.loads(following.stdout.readline()))
+    assert {row["event"] for row in found} == {"message", "commit", "sync"}
+    assert found[-1]["peer"] == server["url"]
+    assert found[-1]["root"] == found[-2]["root"]
 
 
 @pytest.mark.parametrize("profile", ["v0.13", pytest.param("v0.6", marks=pytest.mark.slow)])

@@ -11,7 +11,7 @@ from tests.unit.gossip.conftest import key, memory_log, raws
 
 from ropewalk import gossip
 from ropewalk.disk.lmdb_tables import LmdbTables
-from ropewalk.errors import Damaged
+from ropewalk.errors import Damaged, RopewalkError
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.table import Transaction
 from ropewalk.gossip.core.verify import verify_log
@@ -105,3 +105,11 @@ def test_append_refused_on_damaged_table(damage: Callable[[Transaction], None]):
         log.append("late")
     assert raws(log) == before
     assert not verify_log(log).ok
+
+
+@pytest.mark.parametrize("name", [b"version", b"profile", b"topic"])
+def test_damaged_name_is_an_error_of_ours(name):
+    log = memory_log()
+    log.table.transact(lambda change: change.put("meta", name, b"v0.\xb33"))
+    with pytest.raises(RopewalkError):
+        GossipLog(log.table, TOPIC)

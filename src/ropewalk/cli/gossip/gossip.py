@@ -25,9 +25,10 @@ from ropewalk.cli.common.options import choice, decimal, flag, integer, option, 
 from ropewalk.cli.common.suggest import describe_new
 from ropewalk.cli.common.verdict import end_with_report, format_report
 from ropewalk.errors import NotFound, Usage
-from ropewalk.kernel.terminal_text import printable_json
+from ropewalk.kernel.terminal_text import printable, printable_json
 
 if TYPE_CHECKING:
+    from ropewalk.gossip.core.events import Event, Stored
     from ropewalk.gossip.core.log import GossipLog
     from ropewalk.gossip.core.message import SignedMessage
 
@@ -255,14 +256,18 @@ def _whole(log: GossipLog, signed: SignedMessage) -> dict[str, Any]:
 @flag("--reverse", "Newest first.")
 @integer("--limit", "N", "At most N messages.", least=1)
 @flag("--follow", "Also print messages as they arrive, until interrupted.")
-def log(topic: str | None, graph: bool, reverse: bool, limit: int | None, follow: bool) -> None:
+@flag("--events", "Print messages, commits and syncs as they happen in any process, until interrupted.")
+def log(topic: str | None, graph: bool, reverse: bool, limit: int | None, follow: bool, events: bool) -> None:
     """Print the messages by clock, so that each comes after its parents.
 
     With --follow they are printed in the order of arrival, with --json one object per line.
     """
-    if follow and (graph or reverse):
-        raise click.UsageError("--follow goes with neither --graph nor --reverse")
+    if (follow or events) and (graph or reverse):
+        raise click.UsageError("--follow and --events go with neither --graph nor --reverse")
     with open_here(topic) as found:
+        if events:
+            _follow_events(found, limit)
+            return
         if follow:
             _follow(found, limit)
             return
@@ -291,7 +296,33 @@ def _follow(log: GossipLog, limit: int | None) -> None:
             click.echo(_line(signed))
 
 
-def _row(signed: SignedMessage) -> dict[str, Any]:
+def _follow_events(log: GossipLog, limit: int | None) -> None:
+    """Print what happens from now on; with a limit, end after so many events."""
+    from ropewalk.gossip.peer.follow import follow_events
+
+    for event in islice(follow_events(log), limit):
+        row, line = _shown_event(event)
+        if session().json:
+            emit_line(row)
+        else:
+            click.echo(line)
+
+
+def _shown_event(event: Event) -> tuple[dict[str, Any], str]:
+    from ropewalk.gossip.core.events import MessageRefused, Stored, Synced
+
+    assert not isinstance(event, MessageRefused)  # only the process that refuses a message knows of it
+    if isinstance(event, Stored):
+        return {"event": "message", **_row(event)}, f"message  {_line(event)}"
+    root = {"level": event.root.level, "hash": event.root.hash.hex()}
+    line = f"{root['level']}/{root['hash']}"
+    if not isinstance(event, Synced):
+        return {"event": "commit", "root": root}, f"commit  {line}"
+    row = {"event": "sync", "peer": event.peer, "received": event.received, "root": root}
+    return row, printable(f"sync  {event.peer}  received={event.received} root={line}")
+
+
+def _row(signed: SignedMessage | Stored) -> dict[str, Any]:
     from ropewalk.gossip.core.dag_json import to_json
 
     message = signed.message
@@ -304,7 +335,7 @@ def _row(signed: SignedMessage) -> dict[str, Any]:
     }
 
 
-def _line(signed: SignedMessage) -> str:
+def _line(signed: SignedMessage | Stored) -> str:
     from ropewalk.gossip.core.dag_json import to_json
 
     text = json.dumps(to_json(signed.message.payload), ensure_ascii=False, separators=(",", ":"))

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
-from ropewalk.errors import Usage
+from ropewalk.errors import Damaged, Usage
 from ropewalk.gossip.core.ids import MessageId
 from ropewalk.gossip.core.message import GossipMessage, GossipSignature, Payload, Result
-from ropewalk.kernel.prolly.node import Node
+from ropewalk.gossip.core.table import Transaction, View
+from ropewalk.kernel import cbor
+from ropewalk.kernel.prolly.node import ANCHOR, Node
 
+_SYNC = b"sync"
 _journal = logging.getLogger("ropewalk.gossip")
 
 
@@ -47,6 +50,24 @@ class Synced:
     peer: str
     received: int
     root: Node
+
+
+def record_sync(change: Transaction, event: Synced) -> None:
+    """Write the newest sync down, numbered, for other processes that have the log open."""
+    number = newest_sync(change)[0] + 1
+    row = [number, event.peer, event.received, event.root.level, event.root.hash]
+    change.put("meta", _SYNC, cbor.encode(row))
+
+
+def newest_sync(view: View) -> tuple[int, Synced | None]:
+    """Return how many syncs brought messages, and the newest of them."""
+    raw = view.get("meta", _SYNC)
+    if raw is None:
+        return 0, None
+    match cbor.decode(raw):
+        case [int(number), str(peer), int(received), int(level), bytes(digest)]:
+            return number, Synced(peer, received, Node(level, ANCHOR, digest))
+    raise Damaged("the record of the newest sync must be five values of a sync", reason="sync")
 
 
 Event = Stored | MessageRefused | Committed | Synced

@@ -16,7 +16,7 @@ from ropewalk.errors import Conflict, DigestMismatch, Invalid, InvalidKey, NotFo
 from ropewalk.gossip.core import ancestors, pending
 from ropewalk.gossip.core.access import Access, everybody_may_append
 from ropewalk.gossip.core.callbacks import strict_access, strict_apply
-from ropewalk.gossip.core.events import Event, Listener, Listeners, Stored
+from ropewalk.gossip.core.events import Event, Listener, Listeners, Stored, Synced, record_sync
 from ropewalk.gossip.core.ids import Key, MessageId, ProfileName, id_of, key_of
 from ropewalk.gossip.core.message import (
     GossipMessage,
@@ -327,6 +327,13 @@ class GossipLog(Generic[Payload, Result]):
     def on(self, listener: Listener, kind: type[Event] | None = None) -> Callable[[], None]:
         """Call `listener` after each event, of one kind or of all; the returned function ends it."""
         return self._listeners.add(listener, kind)
+
+    def note_sync(self, peer: str, received: int) -> Synced:
+        """Return the event of a sync that ended; one that brought messages is kept for other processes to see."""
+        event = Synced(peer, received, self.root())
+        if received:
+            self.table.transact(lambda change: record_sync(change, event))
+        return event
 
     def tell(self, event: Event) -> None:
         """Pass an event on to the listeners."""

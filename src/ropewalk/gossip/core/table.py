@@ -67,24 +67,24 @@ class TableStore(Protocol):
 def settle_profile(table: TableStore, topic: str, wanted: ProfileName | None) -> Profile:
     """Return the profile of these tables; it is fixed when the topic is made, and so is the topic."""
     with table.read() as view:
-        version, stored, name = (view.get("meta", key) for key in (b"version", b"profile", b"topic"))
-    if version is None:
+        rows = [view.get("meta", key) for key in (b"version", b"profile", b"topic")]
+    version, found, name = ((row or b"").decode(errors="replace") for row in rows)
+    if rows[0] is None:
         profile = profile_named(wanted or "v0.13")
         check_topic(profile, topic)
         table.transact(lambda change: _found(change, profile, topic))
         return settle_profile(table, topic, wanted)  # another process may have been first
-    if version != VERSION:
+    if version != VERSION.decode():
         raise Conflict(
-            f"the tables of {topic} have version {version.decode()}, this ropewalk reads {VERSION.decode()}"
+            f"the tables of {topic} have version {version}, this ropewalk reads {VERSION.decode()}"
         )
-    found = (stored or b"").decode()
     if wanted is not None and found != wanted:
         raise Conflict(
             f"topic {topic} is stored in profile {found}, not {wanted}",
             advice="The profile is fixed when the topic is made; open it without naming one.",
         )
-    if name != topic.encode():
-        raise Conflict(f"these tables belong to topic {(name or b'').decode()!r}, not to {topic!r}")
+    if name != topic:
+        raise Conflict(f"these tables belong to topic {name!r}, not to {topic!r}")
     return profile_named(found)
 
 

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from typing import Any, Generic, Self
 
-from ropewalk.gossip.core.events import Stored
+from ropewalk.gossip.core.events import Event, Stored
 from ropewalk.gossip.core.ids import MessageId
 from ropewalk.gossip.core.log import Bound, Cursor, GossipLog
 from ropewalk.gossip.core.message import GossipMessage, GossipSignature, Payload, Result, SignedMessage
 from ropewalk.gossip.core.writing import Inserted
 from ropewalk.gossip.peer.client import SyncReport, sync_with
 from ropewalk.gossip.peer.connection import PeerConnection
-from ropewalk.gossip.peer.follow import BATCH, follow_async
+from ropewalk.gossip.peer.follow import BATCH, follow_async, follow_events_async
 from ropewalk.gossip.peer.server import GossipServer
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly.node import Node
@@ -107,6 +107,10 @@ class AsyncLog(Generic[Payload, Result]):
     def follow(self, after: Cursor | None = None) -> AsyncIterator[tuple[Cursor, SignedMessage]]:
         """Yield messages in the order of arrival, then those that arrive, from this or any other process."""
         return follow_async(self.log, after)
+
+    def follow_events(self) -> AsyncIterator[Event]:
+        """Yield `Stored`, `Committed` and `Synced` from now on, from this or any other process."""
+        return follow_events_async(self.log)
 
     async def heads(self) -> list[MessageId]:
         """Return the messages without children."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ropewalk.errors import Conflict, Usage
-from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.ids import ProfileName, key_of
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.peer.frames import GossipFrames, Questions, answer_questions, pull_over
@@ -126,9 +125,10 @@ async def _sync_v06(log: GossipLog, url: str, pull_only: bool, idle_s: float, qu
         pulled = await pull_over(log, questions)
     finally:
         await peer.close()
-    root = await in_thread(log.root)
+    event = await in_thread(log.note_sync, url, pulled.received)
+    root = event.root
     if pulled.received or not quiet:
-        log.tell(Synced(url, pulled.received, root))
+        log.tell(event)
     if pull_only or questions.root == root:
         return SyncReport(pulled.received, 0, pulled.refused, root)
     taking = _Taking(known)

@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ropewalk.errors import Invalid, RopewalkError, Unavailable
-from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.ids import Key, key_of
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
@@ -187,8 +186,7 @@ class Peer:
                 requests += pulled.requests
                 self.live.count_received(pulled.received)
                 if pulled.complete:
-                    root = await in_thread(self.log.root)
-                    self.log.tell(Synced(self.name, received, root))
+                    self.log.tell(await in_thread(self.log.note_sync, self.name, received))
                     return PullResult(received, refused, requests, True)
                 idle = 0 if pulled.received else idle + 1
                 if idle >= SESSIONS_IDLE_MAX:

@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Iterable, Sequence
 
 from ropewalk.errors import RopewalkError, Usage
-from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.peer.broadcast import Broadcaster
 from ropewalk.gossip.peer.connection import PeerConnection
@@ -209,7 +208,7 @@ class GossipServer:
                     asking = GossipFrames(pipe, limit=wire.RESPONSE_BYTES_MAX, idle_s=self._idle_s)
                     pulled = await pull_over(self.log, Questions(asking, self.log.profile))
                 if pulled.received:
-                    self.log.tell(Synced(pipe.name, pulled.received, await in_thread(self.log.root)))
+                    self.log.tell(await in_thread(self.log.note_sync, pipe.name, pulled.received))
             else:
                 await answer_questions(self.log, frames, lambda _: None, first=first)
         except RopewalkError as error:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, TooLarge
-from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.ids import KEY_BYTES, id_of
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
@@ -287,7 +286,7 @@ def pull_from(log: GossipLog, source: GossipLog, *, peer: str = "in-process") ->
         )
     with source.view() as view:
         pulled = drive(pull(log), lambda request: answer(view, source.profile, request))
-    log.tell(Synced(peer, pulled.received, log.root()))
+    log.tell(log.note_sync(peer, pulled.received))
     return pulled
 
 
