@@ -12,4 +12,4 @@ def test_soak_loses_nothing_and_draws_a_page(tmp_path, monkeypatch):
     report = soak.run(quick=True)
     assert report["ok"], report
     assert report["acknowledged"] > 0 and report["lives"] > 1
-    assert (tmp_path / "soak.html").read_text().count("<polyline") == 6
+    assert (tmp_path / "soak.html").read_text().count("<polyline") == 7

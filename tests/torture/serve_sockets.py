@@ -71,9 +71,10 @@ def measured(found: dict[str, Any], *, files: int | None = None, **settings: Any
             found["healthy"] &= not any(text in server.errors() for text in bad)
 
 
-def rss_mib(server: Served) -> float:
+def rss_mib(server: Served, kind: str = "VmRSS") -> float:
+    """Return the resident memory of a server: all, or the pages of one kind that proc(5) names."""
     text = Path(f"/proc/{server.process.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS")) / 1024
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{kind}:")) / 1024
 
 
 def crowd(server: Served, count: int, say: bytes = b"") -> list[socket.socket]:

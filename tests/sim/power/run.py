@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -15,7 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest.mock import patch
 
+import pygit2
+
 from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.sharing import remotes
+from ropewalk.gitlog.sharing.git_command import run_git
 from ropewalk.gitlog.store import git_config
 from ropewalk.kernel import signatures
 from tests.sim.power.base import Workload
@@ -27,6 +32,7 @@ from tests.sim.power.workloads import WORKLOADS
 __all__ = [
     "FAULTS",
     "check_state",
+    "faster",
     "in_sector",
     "recorded",
     "remembered_signatures",
@@ -40,6 +46,7 @@ FULL_CALLS = 3  # how long a disk stays full
 CUTS = 5  # power cuts after a call has failed, with its end
 STRICT = signatures.SCHEMES["ed25519"]
 REBOOTED = time.time() - 600
+NO_HOUSEKEEPING = Path(__file__).with_name("no_housekeeping.gitconfig")
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # what was synced is known; speed is wanted
 
 
@@ -90,7 +97,7 @@ def check_state(
         return wrong
 
     try:
-        with _faster():
+        with faster():
             return _in_child(found) if before is not None and workload.own_process else found()
     finally:
         for path in folder.glob("state*"):
@@ -165,14 +172,28 @@ def remembered_signatures() -> Iterator[None]:
 
 
 @contextmanager
-def _faster() -> Iterator[None]:
+def faster() -> Iterator[None]:
     """Remember signatures, and read git's settings without starting git, as ropewalk does where there is none."""
-    with remembered_signatures(), patch.object(git_config, "_ask_git", _no_git):
+    with (
+        remembered_signatures(),
+        patch.object(git_config, "_ask_git", _no_git),
+        patch.object(remotes, "run_git", _run_git),
+        patch.dict(os.environ, GIT_CONFIG_GLOBAL=str(NO_HOUSEKEEPING)),
+    ):
         yield
 
 
 def _no_git(_git_dir: Path) -> None:
     return None
+
+
+def _run_git(git_dir: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run git, except to ask what the repository's configuration says."""
+    if arguments[:2] not in (("config", "--get"), ("config", "--get-all")):
+        return run_git(git_dir, *arguments, **options)
+    values = [*pygit2.Config(str(git_dir / "config")).get_multivar(arguments[2])]
+    said = "".join(f"{value}\n" for value in values).encode()
+    return subprocess.CompletedProcess(arguments, 0 if values else 1, said, b"")
 
 
 class _Count:
