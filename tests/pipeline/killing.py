@@ -61,9 +61,9 @@ class Mortal(Warehouse):
         if self.lives < 0:
             raise Crash
 
-    def put_in_place(self, table: str, number: int) -> tuple[StoredFile, ...]:
+    def put_in_place(self, table: str, number: int, *, partitioned: bool = False) -> tuple[StoredFile, ...]:
         self._step()
-        return super().put_in_place(table, number)
+        return super().put_in_place(table, number, partitioned=partitioned)
 
     def commit(self, manifest: Manifest, before: list[Manifest]) -> None:
         self._step()

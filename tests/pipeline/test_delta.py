@@ -162,7 +162,7 @@ def test_merged_files_hold_the_same_rows_and_other_readers_see_the_fold(
     world.git("prod", 1)
     assert ingest() == 1
     assert seen() == fold()
-    assert merge_files(spark, store, NOON_MS) is not None
+    assert merge_files(store, NOON_MS) is not None
     assert len(store.current_files(store.manifests())["events"]) == 1
     assert seen() == fold()
     world.git("prod", 2)

@@ -89,7 +89,7 @@ def check_refused(store: Warehouse) -> None:
     nothing: Any = None  # no Spark: every one of them has to refuse before it asks Spark for anything
     for act in (
         lambda: store.writing().__enter__(),
-        lambda: merge_files(nothing, store, 0),
+        lambda: merge_files(store, 0),
         lambda: ask(nothing, store, "SELECT 1", 1),
         lambda: render(store, 0),
     ):

@@ -256,7 +256,7 @@ def _upkeep(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
     from ropewalk.pipeline.jobs.health import measure_channels
 
     made = summarise(spark, place.git_dir, warehouse, node_key(place), channels=METRICS, blocks_per_summary=5)
-    merged = merge_files(spark, warehouse, now_ms())
+    merged = merge_files(warehouse, now_ms())
     files = 0 if merged is None else len(merged.replaces)
     stage.good(f"compact: {len(made)} signed summaries of closed ranges, {files} files merged into few")
     found = measure_channels(spark, place.git_dir, time.time_ns())

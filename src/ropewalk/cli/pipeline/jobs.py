@@ -13,11 +13,12 @@ import click
 
 from ropewalk.cli.common.command import command, emit, read_input, say, session, write_output
 from ropewalk.cli.common.locations import NODE_KEY, key_folder
-from ropewalk.cli.common.options import decimal, integer, option
+from ropewalk.cli.common.options import choice, decimal, integer, option
 from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
 from ropewalk.cli.pipeline.running import Job, as_job, now_ms, source_option, spark_options, warehouse_option
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.kernel.terminal_text import printable
+from ropewalk.pipeline.tables.row_groups import BY_DATE_AND_LOG
 
 channels_option = option("--channels", "A,B", "Only these channels; default: all.")
 key_option = option("--key key_name", "NAME", "Who signs.", default=NODE_KEY)
@@ -139,22 +140,36 @@ def export(job: Job, channels: str | None, blocks: int, start: int, end: int | N
     )
 
 
-@command("compact", "ropewalk pipeline compact --warehouse ./tables")
+@command(
+    "compact",
+    "ropewalk pipeline compact --warehouse ./tables",
+    "ropewalk pipeline compact --warehouse ./tables --by date,log",
+)
 @warehouse_option
 @source_option
 @channels_option
 @integer("--blocks", "N", "Per summary.", least=2, default=1_000)
+@choice(
+    "--by",
+    (BY_DATE_AND_LOG, "none"),
+    "Write the growing tables into folders date=<day>/log=<topic> from now on, or into none; default: as they are.",
+)
 @key_option
 @spark_options
 @as_job("compact")
-def compact(job: Job, channels: str | None, blocks: int) -> None:
-    """Sign summaries of closed ranges, check those that stand, and merge small files of the tables."""
+def compact(job: Job, channels: str | None, blocks: int, by: str | None) -> None:
+    """Sign summaries of closed ranges, check those that stand, and merge small files of the tables.
+
+    Row groups of merged files hold one log each. Folders by day and log let readers skip whole files; they pay if there
+    are few logs, or many rows a day.
+    """
     from ropewalk.pipeline.jobs.compact import merge_files, summarise
 
     key, store = job.key(), job.store.make()
     with job.running() as (spark, facts):
         found = summarise(spark, job.place, store, key, channels=channels, blocks_per_summary=blocks)
-        merged = merge_files(spark, store, now_ms())
+        partitioned = None if by is None else by == BY_DATE_AND_LOG
+        merged = merge_files(store, now_ms(), partitioned=partitioned)
         replaced = 0 if merged is None else len(merged.replaces)
         facts |= {"summaries": len(found), "files_merged": replaced}
     emit(

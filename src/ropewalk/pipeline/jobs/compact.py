@@ -24,9 +24,18 @@ from ropewalk.ledger.rules.verdict import Context
 from ropewalk.pipeline.jobs.parallel import spread
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.offsets import Offset
-from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, StoredFile, Warehouse, write_plainly
+from ropewalk.pipeline.tables.derive import table_schema
+from ropewalk.pipeline.tables.row_groups import (
+    FILE_ROWS,
+    PARTITIONED,
+    holds_one_log,
+    is_partitioned,
+    write_grouped,
+)
+from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 BLOCKS_PER_SUMMARY = 1_000
@@ -89,25 +98,28 @@ def summarise(
     ]
 
 
-def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manifest | None:
-    """Write growing tables in as few files as their size asks for, row for row the same; None if nothing is to do."""
+def merge_files(warehouse: Warehouse, now_ms: int, *, partitioned: bool | None = None) -> Manifest | None:
+    """Write small files of growing tables as few, row for row the same; return None if nothing is to do.
+
+    With `partitioned`, tables get folders for each day and log from now on, or none; otherwise they stay as they are.
+    """
     with warehouse.writing():
         manifests = warehouse.manifests()
+        current = warehouse.current_files(manifests)
+        wanted = warehouse.is_partitioned(manifests) if partitioned is None else partitioned
         files = {
-            table: found
-            for table, found in warehouse.current_files(manifests).items()
-            if table in GROWING and len(found) > 1
+            table: chosen
+            for table, found in current.items()
+            if table not in REMADE and (chosen := _to_merge(warehouse, table, found, wanted))
         }
         if not files:
             return None
         number = len(manifests) + 1
-        write_plainly(spark)
         merged: dict[str, tuple[StoredFile, ...]] = {}
         for table, found in files.items():
-            rows = sum(file.rows for file in found)
-            frame = spark.read.parquet(*map(str, warehouse.paths(found)))
-            parts = max(1, rows // 1_000_000)
-            frame.coalesce(parts).write.mode("overwrite").parquet(str(warehouse.staging(table)))
+            schema = table_schema(table) if table in GROWING else schema_of(warehouse, current[table])
+            folders = wanted and table in PARTITIONED
+            write_grouped(warehouse.paths(found), warehouse.staging(table), schema, partitioned=folders)
             merged[table] = warehouse.put_in_place(table, number)
         manifest = Manifest(
             number,
@@ -127,6 +139,30 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
                 raise DigestMismatch(f"{table}: {before} rows became {after}", expected=before, got=after)
         warehouse.commit(manifest, manifests)
         return manifest
+
+
+def _to_merge(warehouse: Warehouse, table: str, files: list[StoredFile], wanted: bool) -> list[StoredFile]:
+    """Return the files that lie in the wrong folders or mix logs, and small ones where a folder has several."""
+    wanted = wanted and table in PARTITIONED
+    small: dict[str, list[StoredFile]] = {}
+    for file in files:
+        if file.rows < FILE_ROWS // 2:
+            small.setdefault(file.name.split("/", 2)[2].rpartition("/")[0], []).append(file)
+    several = {file.name for found in small.values() if len(found) > 1 for file in found}
+    return [
+        file
+        for file in files
+        if file.name in several
+        or is_partitioned(file.name) != wanted
+        or not holds_one_log(warehouse.paths([file])[0])
+    ]
+
+
+def schema_of(warehouse: Warehouse, files: list[StoredFile]) -> pa.Schema:
+    """Return the columns of the newest file, which has all of its table's."""
+    import pyarrow.parquet as pq
+
+    return pq.read_schema(warehouse.paths(files[-1:])[0])
 
 
 def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:

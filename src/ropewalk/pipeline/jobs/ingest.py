@@ -203,7 +203,11 @@ class Ingest:
         self.typed = self.typed or any(name.startswith(PREFIX) for name in replaced)
         folders |= self._write_typed(manifests, folders["events"])
         written = [name for name, folder in folders.items() if folder.exists()]
-        files = {name: self.warehouse.put_in_place(name, number) for name in (*written, *remade)}
+        partitioned = self.warehouse.is_partitioned(recorded)
+        files = {
+            name: self.warehouse.put_in_place(name, number, partitioned=partitioned)
+            for name in (*written, *remade)
+        }
         manifest = Manifest(
             number,
             recorded[-1].digest if recorded else None,

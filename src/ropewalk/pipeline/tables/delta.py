@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from ropewalk.errors import Damaged, Unavailable
+from ropewalk.pipeline.tables.row_groups import column_range
 from ropewalk.pipeline.tables.warehouse import DELTA_LOG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
@@ -107,7 +110,7 @@ def _follow(
             {},
             paths[name].stat().st_mtime_ns // 1_000_000,
             changes,
-            json.dumps({"numRecords": wanted[name].rows}),
+            _statistics(paths[name], wanted[name].rows),
         )
         for name in fresh
     ]
@@ -162,7 +165,7 @@ def _present(opened: DeltaTable) -> dict[str, int]:
 
     found: Any = pa.table(opened.get_add_actions(flatten=True))
     paths, sizes = (found.column(name).to_pylist() for name in ("path", "size_bytes"))
-    return dict(zip(paths, sizes, strict=True))
+    return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}  # as the log spells them
 
 
 def schema_of(path: Path) -> Any:
@@ -174,3 +177,17 @@ def schema_of(path: Path) -> Any:
 
 def _inside(table: str, name: str) -> str:
     return name.removeprefix(f"{table}/")
+
+
+def _statistics(path: Path, rows: int) -> str:
+    """Return what lets readers pass over a file: its rows, and its smallest and largest log and time."""
+    found = {name: column_range(path, name) for name in ("topic", "time")}
+    low = {name: each[0] for name, each in found.items() if each is not None}
+    high = {name: each[1] for name, each in found.items() if each is not None}
+    if "time" in low:  # Delta compares milliseconds
+        low["time"], high["time"] = _stamp(low["time"]), _stamp(high["time"] + timedelta(milliseconds=1))
+    return json.dumps({"numRecords": rows, "minValues": low, "maxValues": high})
+
+
+def _stamp(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"

@@ -24,6 +24,7 @@ from ropewalk.pipeline.source.refusals import marked
 from ropewalk.pipeline.source.rows import Columns, GitEntry
 from ropewalk.pipeline.source.schemas import arrow_batch
 from ropewalk.pipeline.tables.derive import derive_rows, events_schema, table_schema
+from ropewalk.pipeline.tables.row_groups import open_writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5  # between two reports of progress
 ANSWER = "facts string, leaves binary"
-# Unique in every row: a dictionary of these would cost time and save nothing.
-PLAIN_COLUMNS = frozenset(
-    ("content_id", "payload", "notes", "proof", "entry_id", "entry", "trailer", "commit")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,16 +212,10 @@ class _Stage:
         self.has_deployments = self.has_deployments or any(map(_names_service, values["entry"]))
 
     def _write(self, table: str, batch: pa.RecordBatch) -> None:
-        import pyarrow.parquet as pq
-
         if not batch.num_rows:
             return
         if table not in self._writers:
-            coded = [name for name in batch.schema.names if name not in PLAIN_COLUMNS]
-            path = self._folder / f"{self._name}-{table}.parquet"
-            self._writers[table] = pq.ParquetWriter(
-                path, batch.schema, compression="zstd", use_dictionary=coded, write_statistics=coded
-            )
+            self._writers[table] = open_writer(self._folder / f"{self._name}-{table}.parquet", batch.schema)
         self._writers[table].write_batch(batch)
 
     def close(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from ropewalk.errors import Damaged
 TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 # No separator, no leading dot, and nothing that Spark would expand: `*`, `?`, `[`, `{`.
 _PLAIN: Final = r"[A-Za-z0-9_][A-Za-z0-9._=-]*\.parquet"
+_DAY_AND_LOG: Final = r"(date=[A-Z0-9_-]+/log=[A-Za-z0-9_.~%-]+/)?"
 _ADVICE: Final = (
     "Do not use this warehouse: move it away and run `ropewalk pipeline ingest` into a new folder."
 )
@@ -41,9 +42,11 @@ def check_file_name(table: str, number: int, name: object) -> str:
 
     >>> check_file_name("events", 3, "events/batch=3/part-0.parquet")
     'events/batch=3/part-0.parquet'
+    >>> check_file_name("events", 3, "events/batch=3/date=2026-11-18/log=jobs%2Fpending/part-0.parquet")
+    'events/batch=3/date=2026-11-18/log=jobs%2Fpending/part-0.parquet'
     """
     if isinstance(name, str) and TABLE_NAME.fullmatch(table):
-        rule = rf"{table}/(batch={number}/{_PLAIN}|batch-{number}\.parquet)"
+        rule = rf"{table}/(batch={number}/{_DAY_AND_LOG}{_PLAIN}|batch-{number}\.parquet)"
         if re.fullmatch(rule, name, re.ASCII):
             return name
     raise _refusal(

@@ -1,7 +1,8 @@
 """A warehouse: Parquet tables in folders, and one manifest per batch: what was written, from which source, with which
 root. The manifests are the truth: files no manifest names were never written.
 
-    <warehouse>/<table>/batch=<n>/part-….parquet     tables that grow
+    <warehouse>/<table>/batch=<n>/part-….parquet     tables that grow; date=<day>/log=<topic>/ comes before the file
+                                                     where the tables are partitioned
     <warehouse>/<table>/batch-<n>.parquet            tables that are made anew (deployments, consumer_lag)
     <warehouse>/_ropewalk/batches/<n>.json           manifests, each naming the digest of the one before
     <warehouse>/_ropewalk/head.json                  number and digest of the last manifest
@@ -28,6 +29,7 @@ from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.row_groups import PARTITIONED, is_partitioned, write_grouped
 from ropewalk.pipeline.tables.table_files import TABLE_NAME, check_file_name, safe_path
 
 if TYPE_CHECKING:
@@ -327,8 +329,9 @@ class Warehouse:
         for name in set(names) - self.current_names(manifests):
             path = self.inside(*name.split("/"))
             path.unlink(missing_ok=True)
-            if path.parent.parent.parent == self.path and not any(path.parent.glob("*.parquet")):
-                shutil.rmtree(path.parent, ignore_errors=True)
+            for folder in path.parents[: name.count("/") - 1]:  # not the table's own
+                if not any(folder.rglob("*.parquet")):
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def batch_folder(self, table: str, number: int) -> Path:
         """Return where a batch of a table goes."""
@@ -342,11 +345,18 @@ class Warehouse:
         """
         return self._desk / name
 
-    def put_in_place(self, table: str, number: int) -> tuple[StoredFile, ...]:
+    def is_partitioned(self, manifests: Iterable[Manifest]) -> bool:
+        """Return whether the tables have a folder for each day and log; `pipeline compact --by` decides it."""
+        return any(is_partitioned(file.name) for file in self.current_files(manifests).get("events", ()))
+
+    def put_in_place(self, table: str, number: int, *, partitioned: bool = False) -> tuple[StoredFile, ...]:
         """Move what was staged for a table to the folder of a batch; return its files.
 
+        If `partitioned`, the rows are written once more, into folders of one day and one log.
         Until the manifest names them, they are no part of the table: what the last one names stays where it is.
         """
+        import pyarrow.parquet as pq
+
         staged = self.staging(table)
         if table in REMADE:
             (written,) = staged.glob("*.parquet")
@@ -355,6 +365,11 @@ class Warehouse:
             written.rename(target)
             shutil.rmtree(staged)
             return (self._stored(target),)
+        if partitioned and table in PARTITIONED:
+            plain = staged.rename(self.staging(f"{table}.plain"))
+            files = table_paths(plain)
+            write_grouped(files, staged, pq.read_schema(files[0]), partitioned=True)
+            shutil.rmtree(plain)
         target = self.batch_folder(table, number)
         target.parent.mkdir(parents=True, exist_ok=True)
         for leftover in staged.glob(".*.crc"):  # Hadoop's own checksums; ours say more
