@@ -19,14 +19,8 @@ from ropewalk.errors import (
     OutOfOrder,
     RangeExceeded,
 )
-from ropewalk.gitlog.consumers.consumers import (
-    cursor_status,
-    cursors,
-    find_position,
-    reset_cursor,
-    set_cursor,
-)
-from ropewalk.gitlog.consumers.cursor import Cursor, move_cursor, read_cursor
+from ropewalk.gitlog.consumers.consumers import cursor_status, cursors, reset_cursor, set_cursor
+from ropewalk.gitlog.consumers.cursor import Cursor, read_cursor
 from ropewalk.gitlog.core.envelope import Draft, Event
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, consumer_ref
 from ropewalk.gitlog.core.objects import object_id
@@ -275,8 +269,7 @@ def test_shiplog_cursors_are_commits_and_message_cursors_are_blobs(log):
     (a,) = fill(log, 1, "demo")
     (b,) = fill(log, 1, "jobs", MESSAGES)
     set_cursor(log, "g", "demo", a.commit)
-    line = log.lines.line(MESSAGES, "jobs")
-    move_cursor(log.store, MESSAGES, "g", "jobs", find_position(log, line, b.ulid), None)
+    set_cursor(log, "g", "jobs", b.ulid, layout=MESSAGES)
     assert log.store.get(log.store.head(consumer_ref("g", "demo")))[0] == "commit"
     kind, raw = log.store.get(log.store.head(consumer_ref("g", "jobs")))
     assert (kind, raw.decode()) == ("blob", f'{{"commit":"{b.commit}","ulid":"{b.ulid}"}}')

@@ -71,14 +71,24 @@ def cursors(log: GitRepository) -> list[Cursor]:
     return [cursor for cursor in found if cursor is not None]
 
 
-def set_cursor(log: GitRepository, group: str, ns: str, to: str, *, reset: bool = False) -> Cursor:
-    """Put a group on an event named by ULID or by commit.
+def set_cursor(
+    log: GitRepository,
+    group: str,
+    topic: str,
+    to: str,
+    *,
+    layout: Layout = SHIPLOG,
+    reset: bool = False,
+    other_kind: bool | None = None,
+) -> Cursor:
+    """Put a group on an event named by ULID or by commit; going back needs `reset`.
 
-    Going back, or replacing a cursor of the other specification, needs `reset`.
+    `other_kind` allows replacing a cursor of the other specification; default: as `reset`.
     """
-    place = find_position(log, log.lines.line(SHIPLOG, ns), to)
-    old = read_cursor(log.store, group, ns)
-    return move_cursor(log.store, SHIPLOG, group, ns, place, old, backwards=reset, other_kind=reset)
+    place = find_position(log, log.lines.line(layout, topic), to)
+    old = read_cursor(log.store, group, topic)
+    replace = reset if other_kind is None else other_kind
+    return move_cursor(log.store, layout, group, topic, place, old, backwards=reset, other_kind=replace)
 
 
 def reset_cursor(
