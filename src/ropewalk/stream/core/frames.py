@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias
 
 from ropewalk.errors import Invalid, TooLarge
 from ropewalk.kernel import jcs
@@ -132,7 +132,6 @@ class ErrorFrame:
 ClientFrame: TypeAlias = Sub | Unsub | Credit | Ping | Pong
 Data: TypeAlias = RefUpdate | BusEvent
 ServerFrame: TypeAlias = Ack | RefUpdate | BusEvent | Ping | Pong | ErrorFrame
-T = TypeVar("T")
 
 _KINDS: Final = {
     Ack: "ack",
@@ -144,6 +143,33 @@ _KINDS: Final = {
 }
 _OPS: Final = {Sub: "sub", Unsub: "unsub", Credit: "credit"}
 _WIRE: Final = {"since_seq": "sinceSeq", "missing_seq": "missingSeq", "oldest_seq": "oldestSeq"}
+# Of each kind that a server sends: its members with their types, and those that must be there.
+_SHAPES: Final[Mapping[str, tuple[Any, Mapping[str, type], tuple[str, ...]]]] = {
+    "ref.update": (
+        RefUpdate,
+        {
+            **{"ref": str, "old": str, "new": str, "seq": int, "ts": str},
+            **{"seq_origin": int, "seq_proxy": int, "credit": int},
+        },
+        ("ref", "seq", "ts"),
+    ),
+    "bus.event": (
+        BusEvent,
+        {"topic": str, "payload": dict, "seq": int, "ts": str, "seq_proxy": int, "credit": int},
+        ("topic", "payload", "seq", "ts"),
+    ),
+    "ack": (Ack, {"stream": str, "seq": int, "credit": int, "ts": str}, ()),
+    "ping": (Ping, {"credit": int}, ()),
+    "pong": (Pong, {"credit": int}, ()),
+    "error": (
+        ErrorFrame,
+        {
+            **{"code": str, "message": str, "missing_seq": int, "oldest_seq": int, "seq": int},
+            **{"ref": str, "topic": str},
+        },
+        ("code",),
+    ),
+}
 _BUS_EVENT: Final = frozenset(("kind", "topic", "payload", "seq", "ts", "seq_origin", "seq_proxy", "credit"))
 
 
@@ -218,67 +244,45 @@ def parse_server(data: str | bytes) -> ServerFrame | None:
     found = jcs.parse_foreign(data.encode("utf-8", "surrogatepass"))
     if not isinstance(found, dict):
         raise Invalid("the server sent a frame that is no JSON object", reason="frame")
-    read = _Members(found)
-    match found.get("kind"):
-        case "ref.update":
-            return RefUpdate(
-                read.text("ref"),
-                read.text_or_none("old"),
-                read.text_or_none("new"),
-                read.number("seq"),
-                read.text("ts"),
-                read.number_or_none("seq_origin"),
-                read.number_or_none("seq_proxy"),
-                read.number_or_none("credit"),
-            )
-        case "bus.event":
-            return _bus_event(read, found)
-        case "ack":
-            return Ack(
-                read.text_or_none("stream"),
-                read.number_or_none("seq"),
-                read.number_or_none("credit"),
-                read.text_or_none("ts") or "",
-            )
-        case "ping":
-            return Ping(read.number_or_none("credit"))
-        case "pong":
-            return Pong(read.number_or_none("credit"))
-        case "error":
-            return ErrorFrame(
-                read.text("code"),
-                read.text_or_none("message") or "",
-                read.number_or_none("missingSeq"),
-                read.number_or_none("oldestSeq"),
-                read.number_or_none("seq"),
-                read.text_or_none("ref"),
-                read.text_or_none("topic"),
-                True if found.get("dropped") is True else None,
-            )
-        case _:
-            return None
+    shape = _SHAPES.get(str(found.get("kind")))
+    if shape is None:
+        return None
+    kind, members, needed = shape
+    read: dict[str, Any] = {name: _member(found, name, of, name in needed) for name, of in members.items()}
+    if kind is BusEvent:
+        read |= _bus_event(read, found)
+    if kind is ErrorFrame:
+        read["dropped"] = found.get("dropped") is True or None
+    frame: ServerFrame = kind(**read)
+    return frame
 
 
-def _bus_event(read: _Members, found: Mapping[str, Any]) -> BusEvent:
-    topic, payload = read.text("topic"), read.mapping("payload")
-    seq_origin, seq_proxy = None, read.number_or_none("seq_proxy")
+def _bus_event(read: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what differs from the members as they travel: the origin's number may be inside the payload."""
+    payload, seq_origin = read["payload"], None
     inside = payload.get("seq_origin")
-    if seq_proxy is not None and "seq_origin" in found:
+    if read["seq_proxy"] is not None and "seq_origin" in found:
         # The payload has a member of that name, which is not the proxy's.
-        seq_origin = read.number("seq_origin")
-    elif seq_proxy is not None and isinstance(inside, int) and not isinstance(inside, bool):
+        seq_origin = _member(found, "seq_origin", int, needed=True)
+    elif read["seq_proxy"] is not None and isinstance(inside, int) and not isinstance(inside, bool):
         seq_origin = inside  # a proxy has put it there
         payload = {key: value for key, value in payload.items() if key != "seq_origin"}
-    return BusEvent(
-        topic,
-        payload,
-        read.number("seq"),
-        read.text("ts"),
-        {key: value for key, value in found.items() if key not in _BUS_EVENT} or None,
-        seq_origin,
-        seq_proxy,
-        read.number_or_none("credit"),
-    )
+    about = {key: value for key, value in found.items() if key not in _BUS_EVENT}
+    return {"payload": payload, "seq_origin": seq_origin, "about": about or None}
+
+
+def _member(found: Mapping[str, Any], name: str, of: type, needed: bool) -> Any:
+    """Return a member of the type that a frame needs; without one, an empty text for what is always a text."""
+    wire = _WIRE.get(name, name)
+    value = found.get(wire)
+    if value is None and not needed:
+        return "" if name in ("message", "ts") else None
+    if of is int and isinstance(value, float) and value == value // 1:
+        value = int(value)
+    if not isinstance(value, of) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
+        kind = str(found.get("kind"))[:20]
+        raise Invalid(f"the server sent a frame of kind {kind} without a sound {wire}", where=f"/{wire}")
+    return value
 
 
 def relayed(frame: Data, seq: int) -> Data:
@@ -309,38 +313,3 @@ def _names(document: Mapping[str, Any], member: str) -> tuple[str, ...]:
 
 def _whole(number: int | float | None) -> int | None:
     return None if number is None else int(number)  # the schema lets 7.0 pass for 7
-
-
-class _Members:
-    """The members of an object, each of the kind a frame needs it to be."""
-
-    def __init__(self, found: Mapping[str, Any]) -> None:
-        self._found = found
-
-    def text(self, name: str) -> str:
-        return self._is(name, str)
-
-    def text_or_none(self, name: str) -> str | None:
-        return None if self._found.get(name) is None else self._is(name, str)
-
-    def number(self, name: str) -> int:
-        value = self._found.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or value < 0:
-            raise self._fault(name)
-        return int(value)
-
-    def number_or_none(self, name: str) -> int | None:
-        return None if self._found.get(name) is None else self.number(name)
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        return self._is(name, dict)
-
-    def _is(self, name: str, kind: type[T]) -> T:
-        value = self._found.get(name)
-        if not isinstance(value, kind):
-            raise self._fault(name)
-        return value
-
-    def _fault(self, name: str) -> Invalid:
-        kind = str(self._found.get("kind"))[:20]
-        return Invalid(f"the server sent a frame of kind {kind} without a sound {name}", where=f"/{name}")
