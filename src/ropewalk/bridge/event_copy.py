@@ -19,7 +19,7 @@ from ropewalk.gitlog.core.log import Repo, get_object, grow
 from ropewalk.gitlog.core.objects import parse_commit
 from ropewalk.gitlog.core.planning import (
     AppendContext,
-    ExistingEvent,
+    IndexedEntry,
     Plan,
     Receipt,
     Tip,
@@ -103,7 +103,7 @@ def append_copies(
     copies: Sequence[EventCopy],
     *,
     tip_of: Callable[[str | None], Tip],
-    find: Callable[[Layout, str, Ulid], ExistingEvent | None],
+    find: Callable[[Layout, str, Ulid], IndexedEntry | None],
     limit: ClockLimit,
 ) -> Plan:
     """Put copies on top of a log: one pack, one move of the head. The first that is refused ends the outcomes.
@@ -141,7 +141,7 @@ def _plan(
     topic: str,
     tip: Tip,
     copies: Sequence[EventCopy],
-    find: Callable[[Layout, str, Ulid], ExistingEvent | None],
+    find: Callable[[Layout, str, Ulid], IndexedEntry | None],
     limit: ClockLimit,
 ) -> Plan:
     made = Plan(tip, tip)

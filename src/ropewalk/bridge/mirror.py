@@ -22,12 +22,10 @@ from ropewalk.bridge.event_copy import EventCopy, MirrorResult, append_copies, c
 from ropewalk.bridge.progress import Progress
 from ropewalk.errors import Conflict, RopewalkError, Unavailable, Usage
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.core.objects import Oid
-from ropewalk.gitlog.core.planning import ExistingEvent, Receipt
+from ropewalk.gitlog.core.planning import IndexedEntry, Receipt
 from ropewalk.gitlog.core.reading import CHUNK, events
 from ropewalk.gitlog.repository.repository import FOLLOW_PAUSE_S, GitRepository
 from ropewalk.gitlog.repository.tracked_logs import IndexedLog
-from ropewalk.gitlog.store.index import IndexedEntry
 from ropewalk.kernel.ulid import Ulid, time_ms
 
 if TYPE_CHECKING:
@@ -108,9 +106,8 @@ class MirrorTarget:
                 log.note_pack()
         return made.outcomes
 
-    def _find(self, _layout: Layout, _topic: str, wanted: Ulid) -> ExistingEvent | None:
-        slot = self.line().find(wanted)
-        return None if slot is None else ExistingEvent(Oid(slot.commit), slot.content_id)
+    def _find(self, _layout: Layout, _topic: str, wanted: Ulid) -> IndexedEntry | None:
+        return self.line().find(wanted)
 
 
 class RefusedCopy(NamedTuple):

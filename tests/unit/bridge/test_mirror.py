@@ -42,11 +42,11 @@ from ropewalk.errors import (
 from ropewalk.gitlog.core.envelope import Draft, EncodedEnvelope, seal_foreign
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.objects import GitSignature
-from ropewalk.gitlog.core.planning import AppendContext, Plan, add_event
+from ropewalk.gitlog.core.planning import AppendContext, IndexedEntry, Plan, add_event
 from ropewalk.gitlog.privacy.apply import policy_file
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
-from ropewalk.gitlog.store.index import GitIndex, IndexedEntry
+from ropewalk.gitlog.store.index import GitIndex
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid, parse
 from ropewalk.verification import verify as verify_repository

@@ -20,7 +20,8 @@ from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import CONSUMERS, MESSAGES, SHIPLOG, Layout, consumer_ref
 from ropewalk.gitlog.core.objects import parse_commit
-from ropewalk.gitlog.core.reading import EntryPosition, LogView, events
+from ropewalk.gitlog.core.planning import IndexedEntry
+from ropewalk.gitlog.core.reading import LogView, events
 from ropewalk.kernel.ulid import Ulid, is_ulid, parse
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def reset_cursor(
     old = find_cursor(log.store, group, topic)
     layout = _layout_of(log, topic, old)
     line = log.lines.line(layout, topic)
-    place: EntryPosition | None
+    place: IndexedEntry | None
     if to == "beginning":
         place = None
     elif to == "now":
@@ -132,9 +133,9 @@ def cursor_status(log: GitRepository, cursor: Cursor) -> dict[str, Any]:
     return {**row, "head_ulid": head, "behind": behind}
 
 
-def find_position(log: GitRepository, line: LogView, to: str) -> EntryPosition:
+def find_position(log: GitRepository, line: LogView, to: str) -> IndexedEntry:
     """Return an event of a line by ULID or by full commit id."""
-    slot: EntryPosition | None
+    slot: IndexedEntry | None
     if is_ulid(to) or len(to) == 26:
         slot = line.find(parse(to))
     else:

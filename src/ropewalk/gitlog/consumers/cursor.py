@@ -16,7 +16,8 @@ from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.layout import CONSUMERS, MESSAGES, Layout, consumer_ref
 from ropewalk.gitlog.core.log import Repo
 from ropewalk.gitlog.core.objects import Oid, object_id, parse_commit
-from ropewalk.gitlog.core.reading import EntryPosition, LogView
+from ropewalk.gitlog.core.planning import IndexedEntry
+from ropewalk.gitlog.core.reading import LogView
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid
@@ -115,7 +116,7 @@ def move_cursor(
     layout: Layout,
     group: str,
     topic: str,
-    place: EntryPosition,
+    place: IndexedEntry,
     old: Cursor | None,
     *,
     backwards: bool = False,

@@ -49,6 +49,17 @@ class EntryRecord(NamedTuple):
     parent: Oid | None
 
 
+@dataclass(frozen=True, slots=True)
+class IndexedEntry:
+    """One entry of a log, as an index finds it."""
+
+    height: int
+    ulid: Ulid
+    content_id: ContentId
+    commit: str
+    blob: str
+
+
 class EntryColumns(NamedTuple):
     """Successive entries of a log by column: a batch has thousands."""
 
@@ -72,14 +83,6 @@ class EntryColumns(NamedTuple):
         self.content_ids.extend(content_ids)
         self.commits.extend(commits)
         self.blobs.extend(blobs)
-
-
-@dataclass(frozen=True, slots=True)
-class ExistingEvent:
-    """An event that is already in the log under a ULID."""
-
-    commit: Oid
-    content_id: ContentId
 
 
 class Receipt(NamedTuple):
@@ -117,7 +120,7 @@ class AppendContext:
     now_ms: int
     entropy: bytes
     author: GitSignature
-    find: Callable[[Layout, str, Ulid], ExistingEvent | None]  # an event by ULID, if the log has it
+    find: Callable[[Layout, str, Ulid], IndexedEntry | None]  # an event by ULID, if the log has it
     # The same body under another ULID, if the log has it.
     holds: Callable[[Layout, str, Mapping[str, object]], Ulid | None] | None = None
     skew_ms: Callable[[], int] = lambda: SKEW_MS_DEFAULT  # how far ahead of the clock a new ULID may be
@@ -256,8 +259,7 @@ def find_replayed(
             )
     if last is None or sealed.ulid > last:
         return None
-    made = fresh.get(sealed.ulid)
-    old = ExistingEvent(made.commit, made.content_id) if made else setting.find(layout, topic, sealed.ulid)
+    old = fresh.get(sealed.ulid) or setting.find(layout, topic, sealed.ulid)
     if old is None:
         raise OutOfOrder(
             f"ULID {sealed.ulid} is not above the head of {topic}, {last}",
@@ -274,7 +276,7 @@ def find_replayed(
             got=sealed.content_id,
             instance=f"urn:commit:{old.commit}",
         )
-    return Receipt(topic, sealed.ulid, sealed.content_id, old.commit, replayed=True)
+    return Receipt(topic, sealed.ulid, sealed.content_id, Oid(old.commit), replayed=True)
 
 
 def add_event(

@@ -15,28 +15,14 @@ from ropewalk.gitlog.core.envelope import Event, read_envelope
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.log import Repo, get_object
 from ropewalk.gitlog.core.objects import FOLDER, Commit, Oid, parse_tree
+from ropewalk.gitlog.core.planning import IndexedEntry
 from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid, parse
 
 LIMIT_DEFAULT = 128
 LIMIT_MAX = 512  # S1 §5: servers clamp above this
 CHUNK = 256  # events looked up at a time
-
-
-class EntryPosition(Protocol):
-    """The position of an event: height, names and objects."""
-
-    @property
-    def height(self) -> int: ...
-    @property
-    def ulid(self) -> Ulid: ...
-    @property
-    def content_id(self) -> ContentId: ...
-    @property
-    def commit(self) -> str: ...
-    @property
-    def blob(self) -> str: ...
 
 
 class LogView(Protocol):
@@ -50,9 +36,9 @@ class LogView(Protocol):
     def count(self) -> int: ...
     @property
     def head(self) -> str | None: ...
-    def find(self, wanted: Ulid) -> EntryPosition | None: ...
+    def find(self, wanted: Ulid) -> IndexedEntry | None: ...
     def first_above(self, floor: Ulid) -> int: ...
-    def span(self, start: int, stop: int) -> Sequence[EntryPosition]: ...
+    def span(self, start: int, stop: int) -> Sequence[IndexedEntry]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +135,7 @@ def _named_bytes(event: Event) -> bytes:
     return event.raw if content_id(event.raw) == event.content_id else jcs.encode_foreign(event.envelope)
 
 
-def _event(repo: Repo, line: LogView, place: EntryPosition) -> Event:
+def _event(repo: Repo, line: LogView, place: IndexedEntry) -> Event:
     raw = get_object(repo, Oid(place.blob), "blob")
     name = content_id(raw)
     # Canonical bytes begin with the namespace and end with the ULID: nearly every event is judged without parsing it.
@@ -162,7 +148,7 @@ def _event(repo: Repo, line: LogView, place: EntryPosition) -> Event:
     return Event(line.topic, place.ulid, name, Oid(place.commit), raw, place.height)
 
 
-def _check_envelope(line: LogView, place: EntryPosition, raw: bytes) -> None:
+def _check_envelope(line: LogView, place: IndexedEntry, raw: bytes) -> None:
     """Refuse an envelope that is not the one its commit promises, or (S0 §5) not of this log."""
     try:
         document, _ = read_envelope(raw, place.content_id)

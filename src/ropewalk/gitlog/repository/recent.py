@@ -15,7 +15,8 @@ from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.log import get_object
 from ropewalk.gitlog.core.notes import check_log, read_note
 from ropewalk.gitlog.core.objects import Commit, Oid, parse_commit
-from ropewalk.gitlog.core.reading import EntryPosition, events
+from ropewalk.gitlog.core.planning import IndexedEntry
+from ropewalk.gitlog.core.reading import events
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.kernel.ulid import Ulid, is_ulid
 
@@ -76,7 +77,7 @@ def find_event(log: GitRepository, name: str) -> EventDetails:
     )
 
 
-def _locate(log: GitRepository, name: str) -> tuple[Layout, str, EntryPosition]:
+def _locate(log: GitRepository, name: str) -> tuple[Layout, str, IndexedEntry]:
     known = [(layout, topic) for layout in (SHIPLOG, MESSAGES) for topic in log.topics(layout)]
     for layout, topic in known:
         if name in (topic, layout.head_ref(topic)):

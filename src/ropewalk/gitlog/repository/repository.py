@@ -12,8 +12,8 @@ from ropewalk.gitlog.consumers.consumers import consume
 from ropewalk.gitlog.core.clock_limit import ClockLimit
 from ropewalk.gitlog.core.envelope import Draft, Event
 from ropewalk.gitlog.core.layout import SHIPLOG, Layout
-from ropewalk.gitlog.core.objects import GitSignature, Oid
-from ropewalk.gitlog.core.planning import AppendContext, ExistingEvent, Receipt
+from ropewalk.gitlog.core.objects import GitSignature
+from ropewalk.gitlog.core.planning import AppendContext, IndexedEntry, Receipt
 from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, EventPage, events, height_after, interleave, read
 from ropewalk.gitlog.privacy.apply import PrivacyRules
 from ropewalk.gitlog.privacy.blob_store import PrivateStore
@@ -206,9 +206,8 @@ class GitRepository:
         """Return a ULID of now, above `last`."""
         return next_ulid(last, self.now_ms(), self._entropy(10))
 
-    def _find(self, layout: Layout, topic: str, wanted: Ulid) -> ExistingEvent | None:
-        slot = self.lines.line(layout, topic).find(wanted)
-        return None if slot is None else ExistingEvent(Oid(slot.commit), slot.content_id)
+    def _find(self, layout: Layout, topic: str, wanted: Ulid) -> IndexedEntry | None:
+        return self.lines.line(layout, topic).find(wanted)
 
     def _holds(self, layout: Layout, topic: str, document: Mapping[str, object]) -> Ulid | None:
         body = {"ns": topic, **document, "ulid": ""}

@@ -20,9 +20,9 @@ from ropewalk.gitlog.core.divergence import (
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.log import describe
 from ropewalk.gitlog.core.objects import Oid, parse_commit
-from ropewalk.gitlog.core.planning import EntryColumns, EntryRecord, Tip
+from ropewalk.gitlog.core.planning import EntryColumns, EntryRecord, IndexedEntry, Tip
 from ropewalk.gitlog.core.reading import missing_topic
-from ropewalk.gitlog.store.index import GitIndex, IndexedEntry, LogExtent, commit_of, records_of
+from ropewalk.gitlog.store.index import GitIndex, LogExtent, commit_of, records_of
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.store.seen_heads import SeenHeads
 from ropewalk.kernel.ulid import Ulid

@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ropewalk.disk.folder_lock import hold_file
 from ropewalk.disk.index_files import IndexExtent, IndexFiles
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.disk.temporary_folder import make_private_folder
 from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
+from ropewalk.gitlog.core.objects import Oid
+from ropewalk.gitlog.core.planning import EntryRecord, IndexedEntry
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import ContentId
 
@@ -40,32 +42,7 @@ CHECK_BYTES = 8
 _HEIGHT = struct.Struct(">QI")
 
 T = TypeVar("T")
-
-
-class IndexableEntry(Protocol):
-    """What an index must know of a commit."""
-
-    @property
-    def ulid(self) -> ulid.Ulid: ...
-    @property
-    def content_id(self) -> Any: ...
-    @property
-    def commit(self) -> Any: ...
-    @property
-    def blob(self) -> Any: ...
-    @property
-    def parent(self) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedEntry:
-    """One entry of a log."""
-
-    height: int
-    ulid: ulid.Ulid
-    content_id: ContentId
-    commit: str
-    blob: str
+Describe: TypeAlias = Callable[[Oid], EntryRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +78,7 @@ class GitIndex:
         with self._reading():
             return _extent(self._files(ref), ref)
 
-    def catch_up(
-        self, ref: str, head: str | None, describe: Callable[[str], IndexableEntry], expect: str | None
-    ) -> LogExtent:
+    def catch_up(self, ref: str, head: str | None, describe: Describe, expect: str | None) -> LogExtent:
         """Make the index cover a ref up to `head` and say how far that is.
 
         Walks from the head down to what is already covered. `expect` is a commit that must lie on the way (the last
@@ -119,9 +94,7 @@ class GitIndex:
         with self._building():
             return self._build(ref, head, describe, expect)
 
-    def _build(
-        self, ref: str, head: str, describe: Callable[[str], IndexableEntry], expect: str | None
-    ) -> LogExtent:
+    def _build(self, ref: str, head: str, describe: Describe, expect: str | None) -> LogExtent:
         while True:
             known = self.extent(ref)  # another process may have built it while we waited
             with tempfile.SpooledTemporaryFile(max_size=SPILL_BYTES_MAX) as spill:
@@ -135,10 +108,10 @@ class GitIndex:
                         raise _rewritten(ref, expect or "", head)
                     raise self._damaged(ref)
 
-    def holds(self, ref: str, commit: str, describe: Callable[[str], IndexableEntry]) -> bool:
+    def holds(self, ref: str, commit: str, describe: Describe) -> bool:
         """Return whether a commit lies on the covered line."""
         try:
-            slot = self.find(ref, describe(commit).ulid)
+            slot = self.find(ref, describe(Oid(commit)).ulid)
         except BrokenLink:
             return False
         return slot is not None and slot.commit == commit
@@ -213,7 +186,7 @@ class GitIndex:
         self,
         head: str,
         known: LogExtent,
-        describe: Callable[[str], IndexableEntry],
+        describe: Describe,
         expect: str | None,
         spill: Any,
     ) -> tuple[bool, bool]:
@@ -222,7 +195,7 @@ class GitIndex:
         at: str | None = head
         while at is not None and at != known.head:
             met = met or at == expect
-            slot = describe(at)
+            slot = describe(Oid(at))
             spill.write(*records_of([slot.ulid], [slot.content_id], [slot.commit], [slot.blob]))
             at = slot.parent
         return at is not None, met or (at is not None and at == expect)

@@ -16,9 +16,9 @@ from ropewalk.gitlog.core.commit import Headers, parse_message
 from ropewalk.gitlog.core.layout import LAYOUTS, MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.log import describe, get_object
 from ropewalk.gitlog.core.objects import Oid, parse_commit
+from ropewalk.gitlog.core.planning import IndexedEntry
 from ropewalk.gitlog.core.reading import missing_topic
 from ropewalk.gitlog.repository.tracked_logs import IndexedLog, TrackedLogs
-from ropewalk.gitlog.store.index import IndexedEntry
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.verify.event_check import CheckedEvent, check_next, list_chain
 from ropewalk.gitlog.verify.usual_events import Found, UsualEvent, prove_usual
