@@ -198,7 +198,7 @@ def _stale_locks(place: RepositoryPaths) -> Iterator[Step]:
 
 def _unfetched(place: RepositoryPaths) -> Iterator[Step]:
     """Report remotes whose logs were never fetched, and logs that were fetched and not merged."""
-    from ropewalk.gitlog.sharing.remotes import configured, remotes, tracking_prefix
+    from ropewalk.gitlog.sharing.remotes import missing_refspecs, remotes, tracking_prefix
     from ropewalk.gitlog.store.object_store import GitStore
 
     try:
@@ -206,7 +206,7 @@ def _unfetched(place: RepositoryPaths) -> Iterator[Step]:
     except RopewalkError:  # reported as a fault of the repository, or of git
         return
     for remote in known:
-        if not configured(place.git_dir, remote):
+        if missing_refspecs(place.git_dir, remote):
             text = f"the logs of {remote} were never fetched; `ropewalk pull {remote}` fetches them"
             yield Step("remote", "not_checked", text)
         prefix = tracking_prefix(remote)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ropewalk.bridge import cloudevents
 from ropewalk.bridge.brokers.port import POSITION, Incoming, Outgoing
 from ropewalk.errors import Invalid, InvalidEnvelope, TooLarge
-from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Event
+from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Event, refs_of
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 
@@ -30,7 +30,8 @@ BODY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX
 
 def outgoing(event: Event, log: str, origin: str, form: str = "envelope") -> Outgoing:
     """Return the message of an event: its canonical bytes, or a CloudEvent, and headers that name it."""
-    path = path_of({PATH: str(refs_of(event).get(PATH_REF, ""))})[-31:]  # and the origin: 32, as PATH_FORM
+    said = path_of({PATH: str(broker_refs(event).get(PATH_REF, ""))})
+    path = said[-31:]  # and the origin: 32, as PATH_FORM
     headers = {
         PATH: ",".join((*path, origin)),
         LOG: log,
@@ -46,10 +47,9 @@ def outgoing(event: Event, log: str, origin: str, form: str = "envelope") -> Out
     return Outgoing(f"{log}/{event.ulid}", body, headers)
 
 
-def refs_of(event: Event) -> Mapping[str, Any]:
+def broker_refs(event: Event) -> Mapping[str, Any]:
     """Return the `refs` of an event that came from a broker; nothing, and without parsing it, for other events."""
-    refs = event.envelope.get("refs") if b'"broker' in event.raw else None
-    return refs if isinstance(refs, Mapping) else {}
+    return refs_of(event.envelope) if b'"broker' in event.raw else {}
 
 
 def path_of(headers: Mapping[str, str]) -> list[str]:

@@ -136,7 +136,7 @@ class Publisher:
             self._progress.seen()
 
     def _is_ours(self, event: Event) -> bool:
-        return forms.position_of(forms.refs_of(event), self._broker.stream, self._broker.mark) is None
+        return forms.position_of(forms.broker_refs(event), self._broker.stream, self._broker.mark) is None
 
     def _message(self, event: Event) -> Outgoing:
         return forms.outgoing(event, self._log.name, self._origin, self._form)
@@ -237,7 +237,7 @@ class Subscriber:
             return START
         hinted, number = position, self._progress.read().get("number")
         for event in self._log.repository.events(self._log.topic, ulid, layout=MESSAGES):
-            found = forms.position_of(forms.refs_of(event), self._broker.stream, self._broker.mark)
+            found = forms.position_of(forms.broker_refs(event), self._broker.stream, self._broker.mark)
             if found is not None and order(found) <= order(end):
                 position = max(position, found, key=order)
         if position == hinted != START and type(number) is int:

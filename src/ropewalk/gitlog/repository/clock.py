@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ropewalk.gitlog.core.clock_limit import SKEW_MS_DEFAULT, ClockLimit
+from ropewalk.gitlog.core.clock_limit import ClockLimit
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.log import describe
 from ropewalk.gitlog.core.objects import Oid
@@ -13,12 +13,7 @@ from ropewalk.gitlog.store.object_store import GitStore
 
 def limit_of(store: GitStore, now_ms: int) -> ClockLimit:
     """Return the limit of a repository at a moment; git's setting is read only where an event is dated ahead."""
-
-    def skew_ms() -> int:
-        said = store.clock_skew_ms
-        return SKEW_MS_DEFAULT if said is None else said
-
-    return ClockLimit(now_ms, skew_ms)
+    return ClockLimit(now_ms, lambda: store.clock_skew_ms)
 
 
 def heads_ahead(store: GitStore, now_ms: int) -> Iterator[str]:

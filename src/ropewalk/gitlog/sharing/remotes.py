@@ -64,25 +64,24 @@ def is_mirror(git_dir: Path, remote: str) -> bool:
     return run_git(git_dir, "config", "--get", f"remote.{remote}.mirror").stdout.strip() == b"true"
 
 
-def configured(git_dir: Path, remote: str) -> bool:
-    """Return whether `git fetch` brings the logs of a remote."""
+def missing_refspecs(git_dir: Path, remote: str) -> list[str]:
+    """Return the refspecs of the logs of a remote that `git fetch` does not use yet."""
     known = run_git(git_dir, "config", "--get-all", f"remote.{remote}.fetch").stdout.decode().split("\n")
-    return set(refspecs(remote)) <= set(known)
+    return [spec for spec in refspecs(remote) if spec not in known]
 
 
 def configure(git_dir: Path, remote: str) -> bool:
     """Add the refspecs of the logs to a remote; return whether any was missing."""
-    if configured(git_dir, remote):
+    missing = missing_refspecs(git_dir, remote)
+    if not missing:
         return False
-    known = run_git(git_dir, "config", "--get-all", f"remote.{remote}.fetch").stdout.decode().split("\n")
     config = Path(ask_git(git_dir, "rev-parse", "--path-format=absolute", "--git-path", "config").strip())
     with file_errors("git's configuration"), tempfile.TemporaryDirectory() as folder:
         # git does not sync its configuration: after a power cut it would be empty.
         before, copy = config.read_bytes(), Path(folder) / "config"
         copy.write_bytes(before)
-        for spec in refspecs(remote):
-            if spec not in known:
-                ask_git(git_dir, "config", "--file", str(copy), "--add", f"remote.{remote}.fetch", spec)
+        for spec in missing:
+            ask_git(git_dir, "config", "--file", str(copy), "--add", f"remote.{remote}.fetch", spec)
         if config.with_name("config.lock").exists() or config.read_bytes() != before:
             raise Unavailable(
                 f"{config} is being changed by another process",
@@ -110,7 +109,7 @@ def advise_missing(git_dir: Path, repo: Repo, layout: Layout, topic: str | None 
     for remote in known:
         if topic is not None and repo.head(tracking_ref(remote, layout.head_ref(topic))) is not None:
             return f"The remote {remote} has this log: `ropewalk pull {remote}` brings it here."
-    fresh = [remote for remote in known if not configured(git_dir, remote)]
+    fresh = [remote for remote in known if missing_refspecs(git_dir, remote)]
     if fresh:
         return f"The logs of the remote {fresh[0]} were never fetched: `ropewalk pull {fresh[0]}` brings them here."
     return None

@@ -77,11 +77,11 @@ class GitSettings:
         """Return a setting of the repository, else of the person, else of the machine; empty if it is not set."""
         return next((each.value for each in reversed(self._listed) if each.key == key), "")
 
-    def span_ms(self, key: str) -> int | None:
-        """Return a span that is set in seconds or with a unit (90, 90s, 10m, 2h, 30d), None if it is not set."""
+    def span_ms(self, key: str, default: int) -> int:
+        """Return a span that is set in seconds or with a unit (90, 90s, 10m, 2h, 30d)."""
         text = self.user(key).strip().lower()
         if not text:
-            return None
+            return default
         match = SPAN.fullmatch(text)
         if match is None:
             raise Invalid(

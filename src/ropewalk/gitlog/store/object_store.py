@@ -22,6 +22,7 @@ from ropewalk import native
 from ropewalk.disk.durable import Disk, read_file, unavailable
 from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import Damaged, DigestMismatch, Invalid, NotFound, RopewalkError
+from ropewalk.gitlog.core.clock_limit import SKEW_MS_DEFAULT
 from ropewalk.gitlog.store.git_config import GitSettings
 from ropewalk.gitlog.store.pack_reader import PackFolder
 from ropewalk.gitlog.store.pack_writer import KIND_NUMBERS, Kind, build_pack
@@ -75,9 +76,9 @@ class GitStore:
         return f"{name} <{mail}>"
 
     @cached_property
-    def clock_skew_ms(self) -> int | None:
+    def clock_skew_ms(self) -> int:
         """How far ahead of the clock a new event may be dated, by git's setting `ropewalk.maxClockSkew`."""
-        return self._settings.span_ms("ropewalk.maxclockskew")
+        return self._settings.span_ms("ropewalk.maxclockskew", SKEW_MS_DEFAULT)
 
     def identify(self, name: str, mail: str, *, fallback: tuple[str, str]) -> None:
         """Set the author, where it is known, and the one to use otherwise."""

@@ -133,14 +133,6 @@ ClientFrame: TypeAlias = Sub | Unsub | Credit | Ping | Pong
 Data: TypeAlias = RefUpdate | BusEvent
 ServerFrame: TypeAlias = Ack | RefUpdate | BusEvent | Ping | Pong | ErrorFrame
 
-_KINDS: Final = {
-    Ack: "ack",
-    RefUpdate: "ref.update",
-    BusEvent: "bus.event",
-    Ping: "ping",
-    Pong: "pong",
-    ErrorFrame: "error",
-}
 _OPS: Final = {Sub: "sub", Unsub: "unsub", Credit: "credit"}
 _WIRE: Final = {"since_seq": "sinceSeq", "missing_seq": "missingSeq", "oldest_seq": "oldestSeq"}
 # Of each kind that a server sends: its members with their types, and those that must be there.
@@ -170,7 +162,8 @@ _SHAPES: Final[Mapping[str, tuple[Any, Mapping[str, type], tuple[str, ...]]]] = 
         ("code",),
     ),
 }
-_BUS_EVENT: Final = frozenset(("kind", "topic", "payload", "seq", "ts", "seq_origin", "seq_proxy", "credit"))
+_KINDS: Final = {shape[0]: kind for kind, shape in _SHAPES.items()}
+_BUS_EVENT: Final = frozenset(("kind", "seq_origin", *_SHAPES["bus.event"][1]))
 
 
 def encode(frame: ClientFrame | ServerFrame) -> str:
