@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
+from ropewalk.disk.closing import Closing
 from ropewalk.errors import InvalidEnvelope, RopewalkError
 from ropewalk.gitlog.consumers.consumers import consume
 from ropewalk.gitlog.core.clock_limit import ClockLimit
@@ -30,7 +31,7 @@ ROLL_UP_EVERY = 64  # packs written by this process
 FOLLOW_PAUSE_S = 0.2
 
 
-class GitRepository:
+class GitRepository(Closing):
     """Events in a git repository. Topics are namespaces of S0 unless another layout is named."""
 
     def __init__(
@@ -48,12 +49,6 @@ class GitRepository:
         )
         self._packs = 0
         self._roller: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Finish background work. Nothing that was acknowledged depends on it."""

@@ -56,13 +56,13 @@ def _build_compiled(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, by
     """Do the same by compiled loops; return None if an object comes twice or memory is short."""
     from ropewalk.native.object_batch import ObjectBatch
 
-    bale = objects if isinstance(objects, ObjectBatch) else ObjectBatch(objects)
-    packed = bale.pack(PACK_HEADER.pack(b"PACK", 2, len(bale)))
+    batch = objects if isinstance(objects, ObjectBatch) else ObjectBatch(objects)
+    packed = batch.pack(PACK_HEADER.pack(b"PACK", 2, len(batch)))
     if packed is None:
         return None
     pack, begins, crcs = packed
-    columns = bale.columns(begins, crcs)
-    ids = bale.ids() if columns is None else []
+    columns = batch.columns(begins, crcs)
+    ids = batch.ids() if columns is None else []
     if len(set(ids)) < len(ids):
         return None
     checksum = hashlib.sha1(pack, usedforsecurity=False).digest()
