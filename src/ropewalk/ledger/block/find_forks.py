@@ -13,7 +13,7 @@ from ropewalk.ledger.block.block import BlockRecord, Fork, check_signature, find
 from ropewalk.ledger.bundle.format import HEADERS
 from ropewalk.ledger.bundle.members import HEADER_LINE_MAX, check_member, no_bundle
 from ropewalk.ledger.bundle.tar import Member, TarReader
-from ropewalk.ledger.bundle.zstd_file import UnpackLimits, read_packed
+from ropewalk.ledger.bundle.zstd_file import read_packed
 from ropewalk.ledger.channel.channel import Channel
 
 
@@ -36,9 +36,9 @@ class ForkComparison:
         }
 
 
-def compare_bundles(first: Path, second: Path, limits: UnpackLimits | None = None) -> ForkComparison:
+def compare_bundles(first: Path, second: Path) -> ForkComparison:
     """Compare two bundles of one channel. Signatures are checked; `verify_bundle` checks everything else."""
-    left, right = bundle_records(first, limits), bundle_records(second, limits)
+    left, right = bundle_records(first), bundle_records(second)
     one, other = next(left, None), next(right, None)
     if one is None or other is None:
         raise no_bundle("the bundle has no headers")
@@ -60,11 +60,11 @@ def compare_bundles(first: Path, second: Path, limits: UnpackLimits | None = Non
     return ForkComparison(channel, same, alone)
 
 
-def compare_with_channel(path: Path, channel: Channel, limits: UnpackLimits | None = None) -> ForkComparison:
+def compare_with_channel(path: Path, channel: Channel) -> ForkComparison:
     """Compare a bundle with its channel. A fork is stored in the channel's folder as evidence."""
     name, size = channel.settings.channel, channel.head().height
     same = alone = 0
-    for record in bundle_records(path, limits):
+    for record in bundle_records(path):
         if record.header.channel != name:
             raise Invalid(f"{path} is a bundle of {record.header.channel}, not of {name}")
         if record.height >= size:
@@ -86,10 +86,10 @@ def compare_with_channel(path: Path, channel: Channel, limits: UnpackLimits | No
     return ForkComparison(name, same, alone)
 
 
-def bundle_records(path: Path, limits: UnpackLimits | None = None) -> Iterator[BlockRecord]:
+def bundle_records(path: Path) -> Iterator[BlockRecord]:
     """Yield the block records of a bundle, ascending, each with a valid signature of its own key."""
     tar, name, rest = TarReader(), "", bytearray()
-    for piece in read_packed(path, limits):
+    for piece in read_packed(path):
         for event in tar.feed(piece):
             if isinstance(event, Member):
                 name = event.name

@@ -64,12 +64,12 @@ def read_known(folder: Path) -> KnownHead | None:
         raise _damaged(folder / KNOWN, "the file of the largest published head") from error
 
 
-def note_known(folder: Path, known: KnownHead, disk: Disk | None = None) -> None:
+def note_known(folder: Path, known: KnownHead) -> None:
     """Record a head if it is larger than the stored one; durable before this returns."""
     there = read_known(folder)
     if there is None or there.blocks < known.blocks:
         value = {"version": 1, **asdict(known), "lost": list(known.lost)[:LOST_MAX]}
-        (disk or Disk()).replace(folder / KNOWN, json.dumps(value).encode() + b"\n")
+        Disk().replace(folder / KNOWN, json.dumps(value).encode() + b"\n")
 
 
 def read_repairs(folder: Path) -> list[Repair]:

@@ -20,13 +20,13 @@ from typing import Any, Final, cast, get_args
 
 from ropewalk.errors import Invalid, InvalidEnvelope, InvalidJson, RopewalkError, TooLarge, Unverified
 from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import blake3, hash_from_hex
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope import formats
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.fields import FIELDS, MINIMUM_SIGNED, EventClass, decode_base64
 from ropewalk.ledger.envelope.model import Envelope, envelope_id, payload_hash, signature_preimage
-from ropewalk.ledger.evidence.binding import report_data
+from ropewalk.ledger.evidence.binding import report_data, wrap_report
 from ropewalk.ledger.versions.versions import LIFECYCLE, Lifecycle, parse_minor, version_of
 
 ORIGINAL_BYTES_MAX: Final = 512 << 10  # it is carried inside another envelope, in base64
@@ -152,11 +152,6 @@ def resign(
         "legacy_signature": original["signature"],
         "report_data": report_data(bytes.fromhex(original["payload_hash"]), correlation_id).hex(),
     }
-    evidence: dict[str, Any] = {
-        "format": "tee.report",
-        "evidence_hash": blake3(jcs.encode(report)).hex(),
-        "report": report,
-    }
     ref = value.get("payload_ref")
     detached = ref if ref is not None and value.get("payload") is None else None
     envelope = build(
@@ -170,7 +165,7 @@ def resign(
         ancestors=(*_ancestors(original), name) if value["event_class"] == "Result" else (),
         detached=detached,
         hash_of_detached=original["payload_hash"] if detached is not None else None,
-        evidence=evidence,
+        evidence=wrap_report("tee.report", report),
         label="adapter",
         protocol_version=protocol_version or original["protocol_version"],
         integrity_proof=value.get("integrity_proof"),

@@ -47,12 +47,7 @@ def parse(raw: bytes) -> Envelope:
     Traceback (most recent call last):
     ropewalk.errors.InvalidEnvelope: ...
     """
-    if len(raw) > ENVELOPE_BYTES_MAX:
-        raise TooLarge(
-            f"an envelope must have at most {ENVELOPE_BYTES_MAX} bytes, got {len(raw)}",
-            size=len(raw),
-            limit=ENVELOPE_BYTES_MAX,
-        )
+    _check_size(raw)
     known = _recast(raw)
     if known is not None:
         return known
@@ -126,12 +121,7 @@ def parse_cbor(raw: bytes) -> Envelope:
     >>> parse_cbor(to_cbor(one)) == one
     True
     """
-    if len(raw) > ENVELOPE_BYTES_MAX:
-        raise TooLarge(
-            f"an envelope must have at most {ENVELOPE_BYTES_MAX} bytes, got {len(raw)}",
-            size=len(raw),
-            limit=ENVELOPE_BYTES_MAX,
-        )
+    _check_size(raw)
     marked = mark_cbor(raw)
     value: Any = unmark(cbor.decode(marked[0]), marked[1]) if marked is not None else None
     if value is None:
@@ -227,6 +217,15 @@ def build(
     value = {name: each for name, each in value.items() if each is not None or name == "payload"}
     value["signature"]["sig"] = b64encode(key.sign(signature_preimage(value))).decode()
     return _from_value(value)
+
+
+def _check_size(raw: bytes) -> None:
+    if len(raw) > ENVELOPE_BYTES_MAX:
+        raise TooLarge(
+            f"an envelope must have at most {ENVELOPE_BYTES_MAX} bytes, got {len(raw)}",
+            size=len(raw),
+            limit=ENVELOPE_BYTES_MAX,
+        )
 
 
 def _from_value(value: Any) -> Envelope:

@@ -37,6 +37,7 @@ from ropewalk.kernel.schema.form import StrictForm
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.json_form import members_of
 from ropewalk.ledger.keys.approvals import Approval
 
 Act = Literal["rotate", "retire", "revoke", "destroy", "promote", "policy", "evidence"]
@@ -55,17 +56,17 @@ _PREFIXES: Final = ("ledger.key_", "ledger.policy_rotation", "ledger.evidence_ro
 # Canonical JSON has no other encoding of the member.
 _HINTS: Final = tuple(f'"event_type":"{each}'.encode() for each in _PREFIXES)
 _ANY_HINT: Final = b'"event_type":"ledger.'
-_COMMON: Final = frozenset(("act", "channel", "key", "since"))
-_ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
-_OTHER: Final = _COMMON | {"reason"}
-_PROMOTE: Final = _OTHER | {"new_key", "new_fingerprint", "epoch", "height", "prev_block_hash"}
-# Acts that replace a document, and the member with its hash.
-_HASHED: Final = {"policy": "policy_hash", "evidence": "evidence_hash"}
-_MEMBERS: Final = {
-    "rotate": _ROTATE,
-    "promote": _PROMOTE,
-    "policy": _OTHER | {"policy_hash", "new_policy_hash"},
-    "evidence": _OTHER | {"evidence_hash", "new_evidence_hash", "roots", "keys"},
+# The members of each act, in their order.
+_COMMON: Final = ("act", "channel", "key", "since")
+_ENDS_KEY: Final = (*_COMMON, "reason")
+_MEMBERS: Final[dict[Act, tuple[str, ...]]] = {
+    "rotate": (*_COMMON, "new_key", "new_fingerprint", "until"),
+    "promote": (*_COMMON, "new_key", "new_fingerprint", "epoch", "height", "prev_block_hash", "reason"),
+    "policy": (*_COMMON, "policy_hash", "new_policy_hash", "reason"),
+    "evidence": (*_COMMON, "evidence_hash", "new_evidence_hash", "roots", "keys", "reason"),
+    "retire": _ENDS_KEY,
+    "revoke": _ENDS_KEY,
+    "destroy": _ENDS_KEY,
 }
 _NATURAL_MAX: Final = (1 << 53) - 1
 # What a statement carries besides the act.
@@ -109,33 +110,11 @@ class KeyAct:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the new key and approvers sign."""
-        value: dict[str, Any] = {
-            "version": 1,
-            "act": self.act,
-            "channel": self.channel,
-            "key": self.key.hex(),
-            "since": self.since,
-        }
-        if (name := _HASHED.get(self.act)) is not None:
-            old = None if self.old_hash is None else self.old_hash.hex()
-            value |= {name: old, f"new_{name}": self.new_hash.hex()}
-        if self.act == "evidence":
-            value |= {
-                "roots": [each.hex() for each in self.roots],
-                "keys": [each.hex() for each in self.keys],
-            }
-        if self.new_key is None:
-            return {**value, "reason": self.reason}
-        value |= {"new_key": self.new_key.to_json(), "new_fingerprint": self.new_key.identity().hex()}
-        if self.act == "rotate":
-            return {**value, "until": self.until}
-        return {
-            **value,
-            "epoch": self.epoch,
-            "height": self.height,
-            "prev_block_hash": self.prev_block_hash.hex(),
-            "reason": self.reason,
-        }
+        value = members_of(self)
+        value[f"{self.act}_hash"], value[f"new_{self.act}_hash"] = value["old_hash"], value["new_hash"]
+        if self.new_key is not None:
+            value["new_fingerprint"] = self.new_key.identity().hex()
+        return {"version": 1, **{name: value[name] for name in _MEMBERS[self.act]}}
 
 
 def parse_act(value: Any) -> KeyAct:
@@ -150,7 +129,7 @@ def parse_act(value: Any) -> KeyAct:
     expected = "version, act, channel, key, since and the members of the act"
     if not isinstance(act, str) or act not in _TYPE_OF:
         raise _wrong(f"expected {expected}")
-    _FORM.members(value, _MEMBERS.get(act, _OTHER), expected)
+    _FORM.members(value, _MEMBERS[act], expected)
     key = hash_from_hex(value["key"])
     if key is None or not isinstance(value["channel"], str):
         raise _wrong("channel must be a string, key 64 lowercase hex digits")
@@ -162,7 +141,8 @@ def parse_act(value: Any) -> KeyAct:
     if act != "rotate" and (not isinstance(value["reason"], str) or len(value["reason"]) > REASON_MAX):
         raise _wrong(f"reason must be a string of at most {REASON_MAX} characters")
     found = KeyAct(act, value["channel"], key, value["since"], reason=value.get("reason", ""))
-    if (hashed := _HASHED.get(act)) is not None:
+    if act in ("policy", "evidence"):
+        hashed = f"{act}_hash"
         old, new = hash_from_hex(value[hashed]), hash_from_hex(value[f"new_{hashed}"])
         if new is None or (old is None and value[hashed] is not None):
             raise _wrong(f"{hashed} and new_{hashed} must be 64 lowercase hex digits")

@@ -110,8 +110,14 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
         finding = rule(envelope, Context())
         # A detached payload is proven by its hash alone; its bytes are not part of a proof.
         steps.append(Step(name, finding.status, finding.detail or said, need="optional"))
-    if trust is not None and (refused := _revoked(proof, trust)) is not None:
-        steps[-1] = Step("envelope_signature", "failed", refused)
+    key_history = KeyHistory(trust, lenient=True)
+    if trust is not None:
+        with contextlib.suppress(RopewalkError):  # reported by the step about the block's signer
+            key_history.follow(proof.keys)
+        try:
+            key_history.check_author(envelope, block.height, header.timestamp_ns)
+        except RopewalkError as error:
+            steps[-1] = Step("envelope_signature", "failed", error.detail)
     steps.append(
         compared(
             "merkle_path",
@@ -129,7 +135,7 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
         steps.append(Step.optional("policy_hash", "no trust file"))
     else:
         steps.append(signer_step("block_signer", block, trust, proof.keys))
-        steps.append(_policy_step(proof, trust))
+        steps.append(_policy_step(block, trust.policy_hash, key_history))
     if "attestation_evidence" in envelope.value:
         tally = EvidenceTally(trust)
         tally.look(envelope, proof.height, proof.index, block.header.timestamp_ns)
@@ -262,18 +268,6 @@ def signed_head(host: str, channel: str, size: int, root: bytes, key: SigningKey
     return note.sign_head(note.SignedHead(f"{host}/{channel}", size, root), head_signer(host, channel, key))
 
 
-def _revoked(proof: Proof, trust: Trust) -> str | None:
-    """Return the error if the author's key was revoked by the time of the block."""
-    key_history = KeyHistory(trust, lenient=True)
-    with contextlib.suppress(RopewalkError):  # reported by the step about the block's signer
-        key_history.follow(proof.keys)
-    try:
-        key_history.check_author(proof.envelope, proof.block.height, proof.block.header.timestamp_ns)
-    except RopewalkError as error:
-        return error.detail
-    return None
-
-
 def _check_id(proof: Proof) -> None:
     if proof.claimed_id != proof.envelope.hex_id:
         raise InvalidProof(
@@ -283,17 +277,11 @@ def _check_id(proof: Proof) -> None:
         raise InvalidProof(f"the block has height {proof.block.height}, the proof claims {proof.height}")
 
 
-def _policy_step(proof: Proof, trust: Trust) -> Step:
-    have, pinned, key_history = (
-        proof.block.header.policy_hash,
-        trust.policy_hash,
-        KeyHistory(trust, lenient=True),
-    )
-    with contextlib.suppress(RopewalkError):  # reported by the step about the block's signer
-        key_history.follow(proof.keys)
+def _policy_step(block: BlockRecord, pinned: bytes | None, key_history: KeyHistory) -> Step:
+    have = block.header.policy_hash
     if pinned is None:
         return Step.optional("policy_hash", "the trust file pins no policy")
-    if key_history.policies.fits(proof.block.height, have, pinned):
+    if key_history.policies.fits(block.height, have, pinned):
         how = "as pinned" if have == pinned else f"which follows {short(pinned)}"
         return Step("policy_hash", "passed", f"policy {short(have or b'')}, {how}")
     got = "none" if have is None else short(have)

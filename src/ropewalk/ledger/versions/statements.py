@@ -64,16 +64,10 @@ class VersionAct:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that approvers sign."""
-        return {
-            "version": 1,
-            "act": "version",
-            "channel": self.channel,
-            "protocol_version": self.protocol_version,
-            "stage": self.stage,
-            "sunset": self.sunset,
-            "grace_days": self.grace_days,
-            **({} if self.documents is None else {"documents": self.documents.to_json()}),
-        }
+        value = {"version": 1, "act": "version", **members_of(self)}
+        if self.documents is None:
+            del value["documents"]
+        return value
 
 
 def parse_version_act(value: Any) -> VersionAct:

@@ -320,9 +320,9 @@ def _closed(channel: str, loss: Repair) -> Damaged:
 
 
 @contextlib.contextmanager
-def hold_lock(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
+def hold_lock(folder: Path) -> Iterator[None]:
     """Keep writers out of a channel for a while, without becoming one."""
-    descriptor = _take_lock(folder / "lock", wait_s)
+    descriptor = _take_lock(folder / "lock", 0.0)
     try:
         yield
     finally:
