@@ -44,7 +44,7 @@ from ropewalk.ledger.bundle.files import (
     verify_bundle,
 )
 from ropewalk.ledger.bundle.findings import STEPS
-from ropewalk.ledger.bundle.format import BundleBuilder, frame_member, proof_lines
+from ropewalk.ledger.bundle.format import BundleBuilder, frame_member, prove_block
 from ropewalk.ledger.bundle.manifest import parse_manifest
 from ropewalk.ledger.bundle.tar import END, TarReader, member_header, padding
 from ropewalk.ledger.bundle.zstd_file import UnpackLimits, read_packed
@@ -125,7 +125,7 @@ def test_the_archive_is_what_tarfile_would_write(bundle):
 def test_proof_files_hold_the_paths_of_the_tree(count):
     ids = [merkle.LEDGER.leaf(bytes([number])) for number in range(count)]
     tree = merkle.MerkleTree(ids)
-    for index, line in enumerate(proof_lines(ids).splitlines()):
+    for index, line in enumerate(prove_block(ids)[1].splitlines()):
         path = [each.hex() for each in tree.inclusion(index)]
         assert json.loads(line) == {"envelope_id": ids[index].hex(), "index": index, "path": path}
 
@@ -300,7 +300,7 @@ def test_a_changed_envelope_with_its_new_id_fails_the_paths(bundle):
     lines = members[BLOCK].splitlines()
     lines[3] = observed(99).raw
     ids = [envelope_id(raw) for raw in lines]
-    forged = {**members, BLOCK: b"\n".join(lines) + b"\n", PROOF: proof_lines(ids)}
+    forged = {**members, BLOCK: b"\n".join(lines) + b"\n", PROOF: prove_block(ids)[1]}
     pack(bundle, tar_of(signed(forged)))
     assert failed(verdict(bundle)) == {"merkle_paths"}
 
@@ -318,7 +318,7 @@ def test_envelopes_dropped_doubled_or_swapped_are_found(bundle, act):
     forged = {
         **members,
         BLOCK: b"\n".join(lines) + b"\n",
-        PROOF: proof_lines([envelope_id(raw) for raw in lines]),
+        PROOF: prove_block([envelope_id(raw) for raw in lines])[1],
     }
     pack(bundle, tar_of(signed(forged)))
     assert failed(verdict(bundle)) == {"merkle_paths"}

@@ -87,15 +87,6 @@ def frame_member(name: str, raw: bytes) -> bytes:
     return b"".join((member_header(name, len(raw)), raw, padding(len(raw))))
 
 
-def proof_lines(ids: Sequence[bytes]) -> bytes:
-    """Return the proofs file of a block with these envelope ids.
-
-    >>> proof_lines([bytes(32)])[-24:]
-    b'0","index":0,"path":[]}\\n'
-    """
-    return prove_block(ids)[1]
-
-
 def prove_block(ids: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return the root over these envelope ids, and the proofs file.
 

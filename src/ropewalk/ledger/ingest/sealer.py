@@ -25,6 +25,7 @@ from ropewalk.ledger.ingest.ticket import EnvelopeTicket, LedgerReceipt, OpenBlo
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.lifetimes import Lifetime, check_lifetimes
 from ropewalk.ledger.keys.promotion import is_promotion
+from ropewalk.ledger.keys.statement_check import check_approved, check_statement
 from ropewalk.ledger.keys.statements import is_key_statement, parse_key_statement
 from ropewalk.ledger.keys.validity import KeyValidity
 from ropewalk.ledger.rules.rules import judge
@@ -156,7 +157,7 @@ class BlockSealer:
             )
         # If none of our keys signed it, the key history raises with the reason.
         sealer = envelope.public_key if envelope.public_key in self._keys else self.key_history.current.key
-        self.key_history.look(envelope, sealer, self._channel, self.policy)
+        check_statement(self.key_history, envelope, sealer, self._channel, self.policy)
 
     def _signing_key(self, open_block: OpenBlock, timestamp_ns: int) -> SigningKey:
         """Return our newest key that is valid now; a key statement is sealed by its own signer."""
@@ -327,7 +328,7 @@ class BlockSealer:
                 return
             if promotion is not None:  # without approvals it is no evidence of anything
                 said = parse_key_statement(promotion.envelope)
-                self.key_history.check_approved(said, promotion.envelope, record)
+                check_approved(self.key_history, said, promotion.envelope, record)
             keep = self._setup.keep_evidence
             keep(f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes())
             if promotion is not None and said.act.epoch > self.key_history.epoch:
@@ -344,7 +345,9 @@ class BlockSealer:
                 height=block.height,
             )
         if statement is not None:
-            self.key_history.look(statement.envelope, record.signer, self._channel, self.policy, record)
+            check_statement(
+                self.key_history, statement.envelope, record.signer, self._channel, self.policy, record
+            )
             self._setup.note(block.height)
             context = replace(context, policy=None)
         envelopes = self._judged(block, context)

@@ -30,13 +30,11 @@ from ropewalk.ledger.block.block import Block, BlockRecord, check_signature, par
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.keys.approvals import require_approvals
-from ropewalk.ledger.keys.policies import PolicyHistory, check_newer, check_policy_rotation
-from ropewalk.ledger.keys.promotion import block_below, check_promotion, is_promotion
-from ropewalk.ledger.keys.statements import KeyAct, KeyStatement, maybe_key_statement, parse_key_statement
-from ropewalk.ledger.keys.validity import KeyRevocation, KeyValidity, SigningRun
-from ropewalk.ledger.rules.rules import rule_1_canonical_hash, rule_2_signature_scope
-from ropewalk.ledger.rules.verdict import Context
+from ropewalk.ledger.keys.policies import PolicyHistory, check_policy_rotation
+from ropewalk.ledger.keys.promotion import block_below, is_promotion
+from ropewalk.ledger.keys.statement_check import check_statement
+from ropewalk.ledger.keys.statements import KeyAct, maybe_key_statement, parse_key_statement
+from ropewalk.ledger.keys.validity import KeyRevocation, KeyValidity, SigningRun, reason_text
 
 if TYPE_CHECKING:
     from ropewalk.ledger.proof.trust import Trust
@@ -98,7 +96,7 @@ class KeyHistory:
     """
 
     def __init__(self, trust: Trust | None, *, policy: Policy | None = None, lenient: bool = False) -> None:
-        self._anybody, self._lenient = trust is None, lenient
+        self.anybody, self._lenient = trust is None, lenient
         self.channel: str | None = None  # if known, the one whose blocks are read: one key may seal several
         self.policies = PolicyHistory(policy)
         self.evidence: bytes | None = None  # the hash of the evidence settings that the channel recorded last
@@ -199,7 +197,7 @@ class KeyHistory:
 
     def _judge(self, signer: PublicKey, height: int, at_ns: int) -> None:
         self._free = None
-        if not self._anybody:
+        if not self.anybody:
             validity = self._validities.get(signer)
             if validity is None:
                 if self._begun or not self._lenient:
@@ -239,7 +237,7 @@ class KeyHistory:
             if proof.envelope.id != record.header.merkle_root or record.header.envelope_count != 1:
                 raise Unverified("its envelope must be the only one of its block")
             policy = self.policies.find(record.header.policy_hash)
-            said = self.look(proof.envelope, record.signer, record.header.channel, policy, record)
+            said = check_statement(self, proof.envelope, record.signer, record.header.channel, policy, record)
         except RopewalkError as error:
             raise Unverified(
                 f"block {record.height}: invalid key statement: {error.detail}", height=record.height
@@ -272,7 +270,7 @@ class KeyHistory:
             if height > each.above and at_ns >= each.since_ns:
                 raise SigInvalid(
                     f"signed with {envelope.public_key.did()}, revoked since {format_timestamp(each.since_ns)}"
-                    f"{_reason(each)}",
+                    f"{reason_text(each)}",
                     advice="Sign it again with another key; `ropewalk ledger key ls` lists those that are revoked.",
                 )
             self.stand += 1
@@ -320,116 +318,6 @@ class KeyHistory:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def look(
-        self,
-        envelope: Envelope,
-        sealer: PublicKey,
-        channel: str,
-        policy: Policy | None,
-        record: BlockRecord | None = None,
-    ) -> KeyStatement:
-        """Return the key statement of an envelope if it is valid in a block signed by `sealer`; change nothing.
-
-        `policy` is the block's policy, if its text is available: it may require approvals. `record` is the block; a
-        promotion is valid in its own block only.
-        """
-        for finding in (rule_1_canonical_hash(envelope, Context()), rule_2_signature_scope(envelope)):
-            if finding.status != "passed":
-                raise SigInvalid(finding.detail)
-        said = parse_key_statement(envelope)
-        act = said.act
-        if envelope.public_key != sealer:
-            raise SigInvalid(
-                f"signed by {envelope.public_key.did()}, but the block is signed by {sealer.did()}"
-            )
-        if act.channel != channel:
-            raise Unverified(f'it belongs to channel "{act.channel[:80]}"')
-        if act.act == "rotate":
-            self._look_at_rotation(said, envelope, sealer)
-        elif act.act == "promote":
-            self._look_at_promotion(said, envelope, record)
-        elif act.act in ("policy", "evidence"):
-            self._look_at_settings(said, record)
-        else:
-            validity = self.find(act.key)
-            if validity is None and act.act != "revoke":
-                raise Unverified(f"{act.key.hex()[:16]}… is not a key of this channel")
-            if validity is not None and validity.successor is None and not self._anybody:
-                raise Unverified(f"{validity.key.did()} was not replaced yet: rotate first, then {act.act}")
-        self._check_approvers(said, record)
-        if policy is not None:
-            require_approvals(act.to_json(), said.approvals, policy.controls)
-        return said
-
-    def _look_at_promotion(self, said: KeyStatement, envelope: Envelope, record: BlockRecord | None) -> None:
-        if record is None:
-            raise Unverified("a promotion is not submitted: use `ropewalk ledger promote`")
-        self.check_approved(said, envelope, record)
-        if said.act.epoch != self.epoch + 1:
-            raise Unverified(f"it begins epoch {said.act.epoch}, and epoch {self.epoch + 1} is next")
-        self._check_new(record.signer)
-
-    def _look_at_settings(self, said: KeyStatement, record: BlockRecord | None) -> None:
-        act = said.act
-        if record is None:
-            how = "policy rotate" if act.act == "policy" else "evidence set"
-            raise Unverified(f"a {act.act} rotation is not submitted: use `ropewalk ledger {how}`")
-        if act.key != record.signer.identity():
-            raise Unverified(f"{act.key.hex()[:16]}… is not the key that signed it")
-        check_newer(act, self.changes)
-        if act.act == "policy":
-            check_policy_rotation(said, record)
-        elif act.new_hash == act.old_hash or self.evidence not in (None, act.old_hash):
-            raise Unverified("it must replace the evidence settings that were recorded last by other ones")
-
-    def check_approved(self, said: KeyStatement, envelope: Envelope, record: BlockRecord) -> None:
-        """Raise unless a promotion is approved and rests on a block of this channel, in whatever epoch."""
-        below = check_promotion(said, envelope, record)
-        validity = self._validities.get(below.signer)
-        if not self._anybody and (
-            validity is None or not validity.is_valid(below.height, below.header.timestamp_ns)
-        ):
-            raise SigInvalid(f"the block below is signed by {below.signer.did()}, which is not valid there")
-        self._check_approvers(said, record)
-
-    def _check_approvers(self, said: KeyStatement, record: BlockRecord | None) -> None:
-        """Raise if an approver's key was revoked before the block; without a block, if it was revoked at all."""
-        for each in said.approvals:
-            for one in self.revoked.get(each.approver.identity(), ()):
-                if record is None or (
-                    record.height > one.above and record.header.timestamp_ns >= one.since_ns
-                ):
-                    raise SigInvalid(f"approved with {each.approver.did()}, which was revoked{_reason(one)}")
-
-    def _check_new(self, new_key: PublicKey) -> None:
-        """Raise if a new key was revoked or replaced before."""
-        known = self._validities.get(new_key)
-        if new_key.identity() in self.revoked:
-            raise Unverified(f"the new key {new_key.did()} was revoked")
-        if known is not None and known.successor is not None:
-            raise Unverified(f"the new key {new_key.did()} was replaced before")
-
-    def _look_at_rotation(self, said: KeyStatement, envelope: Envelope, sealer: PublicKey) -> None:
-        act, new_key = said.act, said.act.new_key
-        assert new_key is not None
-        validity = self._validities.get(sealer)
-        if act.key != sealer.identity():
-            raise Unverified(f"it rotates {act.key.hex()[:16]}…, which is not the key that signed it")
-        if validity is not None and validity.successor is not None:
-            raise Unverified(f"{sealer.did()} was already replaced by {validity.successor.did()}")
-        if new_key == sealer:
-            raise Unverified("it rotates a key to itself")
-        self._check_new(new_key)
-        if act.until_ns < act.since_ns:
-            raise Unverified(
-                f"the old key must not end on {act.until}, before the new one is valid on {act.since}"
-            )
-        if act.since_ns < envelope.timestamp_ns:
-            raise Unverified(
-                f"the new key must not be valid since {act.since}, before this statement of {envelope.timestamp}"
-            )
-        said.check_acceptance()
-
     def _apply(self, act: KeyAct, height: int) -> None:
         old = self.find(act.key)
         self.epoch = act.epoch or self.epoch
@@ -473,12 +361,8 @@ class KeyHistory:
         if not found:
             return ""
         first = min(found, key=lambda each: each.since_ns)
-        return f", revoked since {format_timestamp(first.since_ns)}{_reason(first)}"
+        return f", revoked since {format_timestamp(first.since_ns)}{reason_text(first)}"
 
 
 def _span(run: SigningRun) -> str:
     return f"block {run.first}" if run.first == run.last else f"blocks {run.first}–{run.last}"
-
-
-def _reason(revoked: KeyRevocation) -> str:
-    return f" ({revoked.reason[:80]})" if revoked.reason else ""

@@ -79,3 +79,8 @@ class KeyRevocation:
     above: int
     since_ns: int
     reason: str
+
+
+def reason_text(revoked: KeyRevocation) -> str:
+    """Return the reason of a revocation in brackets; empty without one."""
+    return f" ({revoked.reason[:80]})" if revoked.reason else ""

@@ -12,7 +12,6 @@ from ropewalk.kernel.digest import blake3
 ALIGN = 64
 RECORD = struct.Struct(">4sIQ32s16s")
 RECORD_MAGIC = b"RWB1"
-SEGMENT = struct.Struct(">8sQ32s16s")
 SEGMENT_MAGIC = b"RWSEGM01"
 BODY_BYTES_MAX = 16 << 20  # a block has at most 4 MiB of envelopes; a larger length is damage
 
@@ -55,15 +54,6 @@ class TornTail:
     kept: Path | None = None
 
 
-def record_at(raw: bytes, height: int) -> list[bytes] | None:
-    """Return the lines of a record in memory, or None if the bytes are not the record of that height."""
-    head = parse_head(raw[:ALIGN])
-    body = raw[ALIGN:]
-    if head is None or head[:2] != (height, len(body)) or blake3(body) != head[2]:
-        return None
-    return lines_of(body)
-
-
 def lines_of(body: bytes) -> list[bytes]:
     """Return the lines of a body, without padding."""
     lines = body.split(b"\n")
@@ -97,11 +87,6 @@ def segment_head(start: int) -> bytes:
     """Return the header of the segment that begins at a height."""
     head = struct.pack(">8sQ32s", SEGMENT_MAGIC, start, bytes(32))
     return head + blake3(head)[:16]
-
-
-def segment_head_holds(raw: bytes, start: int) -> bool:
-    """Return whether these bytes are that header."""
-    return raw == segment_head(start)
 
 
 def has_unwritten_sector(body: bytes) -> bool:

@@ -36,7 +36,7 @@ from ropewalk.ledger.channel.segments.format import (
     TornTail,
     has_unwritten_sector,
     parse_head,
-    segment_head_holds,
+    segment_head,
 )
 from ropewalk.ledger.channel.segments.packed import SUFFIX, PackedSegment, packed_path
 
@@ -205,7 +205,7 @@ class Segments:
         except FileNotFoundError as error:  # only closed segments are packed: there was another after it
             raise self._damage(last, 0, height + len(records), "the last segment file is missing") from error
         whole = end.end if end is not None and end.segment == last else (ALIGN if size >= ALIGN else 0)
-        if whole == ALIGN and not segment_head_holds(self.peek(last, 0, ALIGN), last):
+        if whole == ALIGN and self.peek(last, 0, ALIGN) != segment_head(last):
             whole = 0
         return records, TornTail(last, whole, size - whole) if size > whole else None
 
@@ -253,7 +253,7 @@ class Segments:
                 if isinstance(packed, PackedSegment):
                     packed.check()
                 head = stream.read(ALIGN)
-                if not segment_head_holds(head, start):
+                if head != segment_head(start):
                     if last and _is_torn(head, stream.read, height, floor):
                         return
                     raise self._damage(start, 0, height, "invalid segment header")
