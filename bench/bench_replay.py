@@ -2,10 +2,14 @@
 
 Verifying is not in the first comparison, because the peer does none: events are verified already on both sides. The
 second row is the whole replay, bytes to root, beside the bare cost of parsing and verifying signatures.
+
+The others fold events that each add three leaves to the state, with snapshots that prove single keys; the peer makes
+the same snapshots without the root of the state map.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.harness import Contestant, Result, compare
@@ -16,13 +20,20 @@ from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.reducers import REDUCERS, FoldContext
-from ropewalk.ledger.replay.replay import Replay
+from ropewalk.ledger.replay.replay import Replay, Snapshot, snapshot_envelope
 
 __all__ = ["run"]
 
 PER_BLOCK = 500
 ROUNDS = 3
 STATUSES = ("success", "success", "failure", "finalize")
+GROWING = 10_000  # events, each with a new key
+SNAPSHOTS = (
+    (500, 20),
+    (500, 5),
+    (500, 1),
+    (50, 1),
+)  # events in a block, blocks from one snapshot to the next
 
 
 def run(quick: bool) -> list[Result]:
@@ -54,14 +65,7 @@ def run(quick: bool) -> list[Result]:
         return count
 
     few = 2_000 if quick else 20_000
-    blocks, below = [], GENESIS
-    for height in range(few // PER_BLOCK):
-        raws = [_envelope(key, height * PER_BLOCK + number) for number in range(PER_BLOCK)]
-        block = seal(
-            key, channel="bench", height=height, prev_block_hash=below, envelopes=raws, timestamp_ns=height
-        )
-        blocks.append(block.lines())
-        below = block.hash
+    blocks = _sealed(key, [_envelope(key, _event(number)) for number in range(few)], PER_BLOCK)
 
     def ours_whole() -> int:
         replay = Replay(REDUCERS["deployments"], "bench", key_history=KeyHistory(Trust((key.public,), ())))
@@ -96,7 +100,61 @@ def run(quick: bool) -> list[Result]:
             unit="events",
             note="from stored bytes to the root",
         ),
+        *_snapshots(key),
     ]
+
+
+def _snapshots(key: SigningKey) -> list[Result]:
+    raws = [_envelope(key, _register(number)) for number in range(GROWING)]
+    found = []
+    for per_block, every in SNAPSHOTS:
+        blocks = _sealed(key, raws, per_block)
+        found += compare(
+            f"replay: {len(blocks) // every} × snapshot of a growing state",
+            Contestant("ropewalk", _replay_with(key, blocks, every, Replay.snapshot)),
+            [Contestant("without state maps", _replay_with(key, blocks, every, _without_map))],
+            target=0.667,
+            rounds=ROUNDS,
+            unit="events",
+            note=f"blocks of {per_block} events, each with a new key",
+        )
+    return found
+
+
+def _replay_with(
+    key: SigningKey, blocks: Sequence[Sequence[bytes]], every: int, snapshot: Callable[[Replay], Snapshot]
+) -> Callable[[], int]:
+    def act() -> int:
+        replay = Replay(REDUCERS["registers"], "bench", key_history=KeyHistory(Trust((key.public,), ())))
+        for height, lines in enumerate(blocks, 1):
+            replay.feed(lines)
+            if height % every == 0:
+                snapshot_envelope(snapshot(replay), key, replay.now_ns)
+        return replay.envelopes
+
+    return act
+
+
+def _without_map(replay: Replay) -> Snapshot:
+    return Snapshot(
+        replay.channel, replay.height, replay.block_hash, replay.root(), None, None, replay.evaluator
+    )
+
+
+def _sealed(key: SigningKey, raws: Sequence[bytes], per_block: int) -> list[list[bytes]]:
+    blocks, below = [], GENESIS
+    for height, start in enumerate(range(0, len(raws), per_block)):
+        block = seal(
+            key,
+            channel="bench",
+            height=height,
+            prev_block_hash=below,
+            envelopes=raws[start : start + per_block],
+            timestamp_ns=height,
+        )
+        blocks.append(block.lines())
+        below = block.hash
+    return blocks
 
 
 def _event(number: int) -> dict[str, Any]:
@@ -112,8 +170,16 @@ def _event(number: int) -> dict[str, Any]:
     }
 
 
-def _envelope(key: SigningKey, number: int) -> bytes:
-    event = _event(number)
+def _register(number: int) -> dict[str, Any]:
+    key = f"key-{number * 7_919 % GROWING:07d}"  # new keys fall between old ones
+    return {
+        "event_type": "register.set",
+        "timestamp": "2024-11-01T12:00:00Z",
+        "payload": {"key": key, "value": number},
+    }
+
+
+def _envelope(key: SigningKey, event: dict[str, Any]) -> bytes:
     payload: jcs.Json = event["payload"]
     return build(
         key,

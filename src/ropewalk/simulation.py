@@ -23,9 +23,10 @@ from ropewalk.ledger.envelope.envelope import build, parse
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.statements import KeyAct, key_envelope
+from ropewalk.ledger.replay.encoded_state import state_root
 from ropewalk.ledger.replay.guard import guarded
 from ropewalk.ledger.replay.reducers import Fold, FoldContext, Reducer, State, find_reducer
-from ropewalk.ledger.replay.replay import LocalFoldRunner, Replay, Snapshot, state_root
+from ropewalk.ledger.replay.replay import LocalFoldRunner, Replay, Snapshot
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 
 CHANNEL: Final = "simulated"
@@ -226,13 +227,13 @@ class _World:
 
     def _restart(self, _chance: random.Random) -> None:
         self.story.append("restart")
-        snapshot, state = self._live.snapshot(), jcs.encode(self._live.state)
+        snapshot, state = self._live.snapshot(), self._live.encoded.raw
         self._live = self._begin()
         self._live.resume(snapshot, jcs.parse(state))
 
     def _snapshot(self, _chance: random.Random) -> None:
         self.story.append(f"snapshot at {self._live.height}")
-        self._snapshots.append((self._live.snapshot(), jcs.encode(self._live.state)))
+        self._snapshots.append((self._live.snapshot(), self._live.encoded.raw))
 
     def _resume(self, chance: random.Random) -> None:
         if self._snapshots:

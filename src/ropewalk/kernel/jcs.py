@@ -163,11 +163,18 @@ def _encode_fast(value: object) -> tuple[bytes | None, bool]:
         out = orjson.dumps(value if as_it_stands else _respelt(value, DEPTH_MAX), option=_SORTED)
     except (TypeError, _Refused):
         return None, False
-    if out.isascii() or not (
+    return (out, as_it_stands) if is_in_code_point_order(out) else (None, False)
+
+
+def is_in_code_point_order(out: bytes) -> bool:
+    """Tell whether sorting the keys of this JSON by code points surely gives the order of RFC 8785.
+
+    >>> is_in_code_point_order('{"😀":1,"z":2}'.encode()), is_in_code_point_order('{"😀":1,"\\uff5a":2}'.encode())
+    (True, False)
+    """
+    return out.isascii() or not (
         (b"\xee" in out or b"\xef" in out) and any(lead in out for lead in _ASTRAL_LEADS)
-    ):
-        return out, as_it_stands
-    return None, False
+    )
 
 
 def _is_plain(items: Iterable[Any], room: int) -> bool:

@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 
+from blake3 import blake3
+
 from ropewalk.native.library import library
 from ropewalk.native.object_batch import address
 
@@ -59,3 +61,37 @@ def levels(prefix: bytes, hashes: bytes | bytearray) -> list[bytes] | None:
         bytes(whole[HASH_BYTES * (end - size) : HASH_BYTES * end])
         for size, end in zip(sizes, accumulate(sizes), strict=True)
     ]
+
+
+def state_leaves(text: bytes, value_prefix: bytes, leaf_prefix: bytes) -> bytes | None:
+    """Return the leaf hashes of a state map from the state's canonical JSON, in the order of its members.
+
+    None if the names that lead to a leaf are too long for the loop.
+    """
+    loaded = library()
+    assert loaded is not None
+    room = text.count(b'":') + 1
+    out = bytearray(HASH_BYTES * room)
+    spans = array("Q", bytes(16 * (len(text) // (CHUNK_BYTES - len(value_prefix)) + 1)))
+    known = b""
+    while True:
+        found = loaded.ropewalk_state_leaves(
+            text,
+            len(text),
+            value_prefix + leaf_prefix,
+            len(value_prefix),
+            len(leaf_prefix),
+            known,
+            len(known) // HASH_BYTES,
+            address(spans),
+            len(spans) // 2,
+            address(out),
+            room,
+        )
+        if found < 0:
+            return None
+        places = [(begin, end) for begin, end in zip(spans[::2], spans[1::2], strict=True) if end]
+        if len(known) == HASH_BYTES * len(places):
+            return bytes(memoryview(out)[: HASH_BYTES * found])
+        # Values above a chunk: hash them here, and let the loop begin again with their hashes.
+        known = b"".join([blake3(value_prefix + text[begin:end]).digest() for begin, end in places])

@@ -9,7 +9,7 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 
-VERSION = 10  # as NATIVE_VERSION in native.h
+VERSION = 11  # as NATIVE_VERSION in native.h
 FILE = Path(__file__).with_name("loops.lib")  # not `.so`: Python takes every such file for a module
 
 _u32, _u64, _bytes = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
@@ -34,6 +34,10 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "ropewalk_hash_all": (ctypes.c_int64, (_bytes, _u64, _bytes, _bytes, _u64, _bytes)),
     "ropewalk_hash_lines": (ctypes.c_int64, (_bytes, _u64, _bytes, _u64, _u64, _bytes)),
+    "ropewalk_state_leaves": (
+        ctypes.c_int64,
+        (_bytes, _u64, _bytes, _u64, _u64, _bytes, _u64, _bytes, _u64, _bytes, _u64),
+    ),
     "ropewalk_levels": (ctypes.c_int32, (_bytes, _u64, _bytes, _u64, _u64)),
     "ropewalk_canonical_lines": (ctypes.c_int64, (_bytes, _u64, _u64, _bytes)),
     "ropewalk_cast": (

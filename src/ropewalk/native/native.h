@@ -12,7 +12,7 @@
 
 /* Raised whenever a signature below changes, or a fault is mended, so that a library of another build is never called. */
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 10
+#define NATIVE_VERSION 11
 #endif
 
 typedef struct {

@@ -50,6 +50,7 @@ from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.encoded_state import state_root
 from ropewalk.ledger.replay.guard import guarded
 from ropewalk.ledger.replay.reducers import REDUCERS, FoldContext, Reducer, find_reducer
 from ropewalk.ledger.replay.replay import (
@@ -60,7 +61,6 @@ from ropewalk.ledger.replay.replay import (
     companion,
     parse_snapshot,
     snapshot_envelope,
-    state_root,
 )
 from ropewalk.ledger.rules.policy import STRICT
 from ropewalk.ledger.rules.rules import judge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,14 @@ from tests.unit.ledger.making import observed as envelope
 from vectors.generate.state_map import state_root as second_root
 
 import ropewalk
-from ropewalk import errors
+from ropewalk import errors, native
 from ropewalk.errors import Invalid, InvalidProof, NotFound, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.encoded_state import state_root
 from ropewalk.ledger.replay.prove_state import prove_state
-from ropewalk.ledger.replay.reducers import REDUCERS
+from ropewalk.ledger.replay.reducers import REDUCERS, FoldContext, Reducer
 from ropewalk.ledger.replay.replay import Replay, parse_snapshot, snapshot_envelope
 from ropewalk.ledger.replay.state_map import (
     StateMap,
@@ -39,9 +41,12 @@ VECTORS = json.loads(
 )
 TRUST = Trust((NODE.public,), ())
 COUNTS = REDUCERS["counts"]
-NAMES = st.text(st.sampled_from("ab/~é😀"), max_size=2)
+NAMES = st.text(st.sampled_from('ab/~é😀\uff5a"\\\n'), max_size=2)
 VALUES = st.recursive(
-    st.none() | st.integers(-3, 3) | st.lists(st.integers(0, 1), max_size=2),
+    st.none()
+    | st.integers(-3, 3)
+    | st.lists(st.integers(0, 1) | st.sampled_from(('"]', "}{\\", ":,")), max_size=2)
+    | st.sampled_from(("x" * 1_100, [7] * 600)),  # more than a chunk
     lambda inner: st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
@@ -73,7 +78,49 @@ def test_state_proof_vectors(case):
 
 @given(STATES)
 def test_map_root_equals_second_implementation(state):
-    assert state_map_root(state) == second_root(state)[1]
+    expected, raw = second_root(state)[1], jcs.encode(state)
+    assert state_map_root(raw) == StateMap(state).root() == expected
+    with native.switched_off():
+        assert state_map_root(raw) == StateMap(state).root() == expected
+
+
+@pytest.mark.parametrize("state", [1, None, "x", "x" * 2_000, [], [{"a": 1}], {"a": {}}, {"": {"": 1}}])
+def test_map_root_of_other_states(state):
+    assert state_map_root(jcs.encode(state)) == second_root(state)[1]
+
+
+@pytest.mark.parametrize("size", [850, 900, 950, 1_000, 5_000])
+@pytest.mark.parametrize("depth", [1, 100])
+def test_map_root_with_names_beyond_a_chunk(size, depth):
+    state: Any = {"a": 1, "b" * size: {"c": 2}, "d": 3}
+    for level in range(depth):
+        state = {str(level): state, "z": level}
+    assert state_map_root(jcs.encode(state)) == second_root(state)[1]
+
+
+EVENTS = st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=3), VALUES, st.booleans()), max_size=12)
+
+
+@given(EVENTS)
+def test_map_root_follows_every_change(events):
+    """After every event the root is that of the state from scratch, whether the reducer changes it or copies it."""
+
+    def fold(state: Any, event: dict[str, Any], _moment: FoldContext) -> Any:
+        state = copy.deepcopy(state) if event["copies"] else state
+        at = state
+        for name in event["key"][:-1]:
+            if not isinstance(at.get(name), dict):
+                at[name] = {}
+            at = at[name]
+        at[event["key"][-1]] = event["value"]
+        return state
+
+    replay = Replay(Reducer("sets", fold), CHANNEL)
+    for height, (key, value, copies) in enumerate(events):
+        event = {"key": key, "value": copy.deepcopy(value), "copies": copies}
+        replay.fold([event], FoldContext(CHANNEL, height, height))
+        assert replay.snapshot().state_map_root == second_root(replay.state)[1]
+        assert replay.snapshot().state_root == state_root(replay.state) == replay.root()
 
 
 @given(STATES, KEYS)

@@ -147,6 +147,31 @@ def read_lines(loaded: ctypes.CDLL, chance: random.Random) -> None:
     )
 
 
+def hash_states(loaded: ctypes.CDLL, chance: random.Random) -> None:
+    """Torn states in buffers of exactly their size, with room for too few leaves and long values."""
+    whole = b'{"a":{"b":"x\\n\\"","c":[1,{"d":"%b"}]},"e":{},"%b":[]}' % (
+        b"v" * chance.choice([0, 900, 2_000]),
+        b"n" * chance.choice([1, 900, 1_100]),
+    )
+    text = bytearray(whole[: chance.choice([len(whole), chance.randrange(1, len(whole))])])
+    if chance.random() < 0.5:
+        text[chance.randrange(len(text))] = chance.choice(b'{}[]",:\\0')
+    rooms = [chance.randrange(3), chance.randrange(3), chance.choice([0, 2, 9])]
+    loaded.ropewalk_state_leaves(
+        ctypes.create_string_buffer(bytes(text), len(text)),
+        len(text),
+        ctypes.create_string_buffer(b"valueleaf", 9),
+        5,
+        4,
+        ctypes.create_string_buffer(32 * rooms[0] or 1),
+        rooms[0],
+        (ctypes.c_uint64 * (2 * rooms[1]))(),
+        rooms[1],
+        (ctypes.c_uint8 * (32 * rooms[2]))(),
+        rooms[2],
+    )
+
+
 def read_all(_message: int, _size: int, signed: int, size: int, key: int) -> int:
     """Stand in for libsodium: read all it is given."""
     return len(ctypes.string_at(signed, size) + ctypes.string_at(key, 32)) % 2
@@ -184,6 +209,7 @@ def main() -> None:
         woven += weave(loaded, chance) >= 0
         read_lines(loaded, chance)
         look_at_signatures(loaded, chance)
+        hash_states(loaded, chance)
         if n % 20 == 0:
             pack(chance)
             hash_messages(chance)

@@ -8,7 +8,7 @@ from typing import overload
 
 from ropewalk import native
 from ropewalk.errors import RangeExceeded
-from ropewalk.kernel.merkle import HASH_BYTES, LEDGER
+from ropewalk.kernel.merkle import HASH_BYTES, LEDGER, Hasher
 
 FEW = 8  # below this, a call costs more than it saves
 LINES_ROOM = 8_192  # hashed in one call, as many as a block may have
@@ -101,13 +101,13 @@ def split_hashes(packed: bytes) -> list[bytes]:
     return [packed[at : at + HASH_BYTES] for at in range(0, len(packed), HASH_BYTES)]
 
 
-def leaves_root(packed: bytes) -> bytes:
+def leaves_root(packed: bytes, hasher: Hasher = LEDGER) -> bytes:
     """Return the Merkle root over packed leaf hashes.
 
     >>> leaves_root(LEDGER.leaf(b"a")) == LEDGER.leaf(b"a")
     True
     """
-    return tree_levels(packed)[-1] if packed else LEDGER.empty
+    return tree_levels(packed, hasher)[-1] if packed else hasher.empty
 
 
 def leaves_path(packed: bytes, index: int) -> tuple[bytes, ...]:
@@ -127,7 +127,7 @@ def leaves_path(packed: bytes, index: int) -> tuple[bytes, ...]:
     return tuple(path)
 
 
-def tree_levels(packed: bytes) -> list[bytes]:
+def tree_levels(packed: bytes, hasher: Hasher = LEDGER) -> list[bytes]:
     """Return the levels of the tree over at least one leaf hash, packed: the leaves first, the root last.
 
     >>> [len(level) // HASH_BYTES for level in tree_levels(bytes(3 * HASH_BYTES))]
@@ -136,14 +136,14 @@ def tree_levels(packed: bytes) -> list[bytes]:
     if len(packed) >= FEW * HASH_BYTES and native.is_here():
         from ropewalk.native.hashing import levels
 
-        found = levels(LEDGER.node_prefix, packed)
+        found = levels(hasher.node_prefix, packed)
         if found is not None:
             return found
     tree = [packed]
     while len(tree[-1]) > HASH_BYTES:
         below = tree[-1]
         odd = len(below) % (2 * HASH_BYTES)
-        tree.append(LEDGER.level(below[: len(below) - odd]) + below[len(below) - odd :])
+        tree.append(hasher.level(below[: len(below) - odd]) + below[len(below) - odd :])
     return tree
 
 

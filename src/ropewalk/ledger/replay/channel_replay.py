@@ -194,7 +194,7 @@ class _ReplayRun:
         self._agree(self._replay.height)
 
     def _agree(self, height: int) -> None:
-        self._agreed, self._kept = height, jcs.encode(self._replay.state)
+        self._agreed, self._kept = height, self._replay.encoded.raw
 
 
 def _check_policy(trust: Trust | None, policy: Policy | None, channel: str) -> None:
@@ -264,7 +264,7 @@ class _SnapshotStore:
         path = self._folder / "states" / f"{replay.root().hex()}.json"
         log = self._open()
         if not path.exists():
-            _write(path, jcs.encode(replay.state))
+            _write(path, replay.encoded.raw)
         log.log.submit(made.raw)
         return made.hex_id
 

@@ -25,8 +25,8 @@ from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import make_provenance
 from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.statements import is_key_statement
+from ropewalk.ledger.replay.encoded_state import EncodedState
 from ropewalk.ledger.replay.reducers import FoldContext, Reducer, State
-from ropewalk.ledger.replay.state_map import state_map_root
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
@@ -37,15 +37,6 @@ DOMAIN: Final = "ropewalk.replay"
 _MEMBERS: Final = frozenset(
     ("channel", "height", "block_hash", "state_root", "policy_hash", "attestation_digest", "evaluator")
 )
-
-
-def state_root(state: State) -> bytes:
-    """Return the id of a state: BLAKE3 of its tag and its canonical JSON.
-
-    >>> state_root({"b": 1, "a": 2}) == state_root({"a": 2, "b": 1})
-    True
-    """
-    return tagged(Tag.STATE, jcs.encode(state))
 
 
 def companion(channel: str) -> str:
@@ -203,10 +194,18 @@ class Replay:
         self._evidence: bytes | None = None
         self._key_history = key_history or KeyHistory(None)
         self._policy = policy
+        self._encoded: EncodedState | None = None
 
     @property
     def state(self) -> State:
         return self._folding.state()
+
+    @property
+    def encoded(self) -> EncodedState:
+        """The state in canonical bytes, encoded once after each block."""
+        if self._encoded is None:
+            self._encoded = EncodedState(self.state)
+        return self._encoded
 
     @property
     def block_hash(self) -> bytes:
@@ -225,7 +224,8 @@ class Replay:
                 f"a snapshot of {snapshot.channel} by {snapshot.evaluator}, not by {self.evaluator}"
             )
         self._check_policy(snapshot.policy_hash, snapshot.height, f"snapshot at {snapshot.height}")
-        got = state_root(state)
+        encoded = EncodedState(state)
+        got = encoded.root
         if got != snapshot.state_root:
             raise DigestMismatch(
                 f"the state kept for height {snapshot.height} has root {got.hex()}, the snapshot names "
@@ -235,6 +235,7 @@ class Replay:
                 where="state_root",
             )
         self._folding.begin(state)
+        self._encoded = encoded
         self.height, self._block_hash = snapshot.height, snapshot.block_hash
         self._below, self._evidence = None, snapshot.attestation_digest
 
@@ -257,11 +258,12 @@ class Replay:
 
     def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
         """Pass verified events to the reducer, in order."""
+        self._encoded = None
         self._folding.fold(events, moment)
         self.envelopes += len(events)
 
     def root(self) -> bytes:
-        return state_root(self.state)
+        return self.encoded.root
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
@@ -272,7 +274,7 @@ class Replay:
             self._policy_hash_at(self.height),
             self._evidence,
             self.evaluator,
-            state_map_root(self.state),
+            self.encoded.map_root,
         )
 
     @property
@@ -283,7 +285,7 @@ class Replay:
     def compare(self, recorded: Snapshot, agreed: int | None) -> ReplayDivergence | None:
         """Return the difference between the current state and one recorded at this height, if any."""
         got = self.root()
-        mapped = None if recorded.state_map_root is None else state_map_root(self.state)
+        mapped = None if recorded.state_map_root is None else self.encoded.map_root
         if (recorded.state_root, recorded.block_hash, recorded.state_map_root) == (
             got,
             self._block_hash,

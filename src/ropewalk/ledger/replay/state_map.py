@@ -17,9 +17,11 @@ from typing import Any
 
 import blake3 as blake3_module
 
+from ropewalk import native
 from ropewalk.errors import Invalid, InvalidProof, RangeExceeded
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag, blake3, tagged
+from ropewalk.ledger.block.leaves import leaves_root, split_hashes
 from ropewalk.ledger.replay.reducers import State
 
 Key = tuple[str, ...]
@@ -55,7 +57,9 @@ class StateMap:
         found = sorted(_walk((), b"[", state))  # keys differ, so values are never compared
         self.keys = [key for key, _, _ in found]
         self._values = [value for _, _, value in found]
-        self._tree = merkle.MerkleTree(_hash_leaves(found), TREE)
+        packed = _hash_natively(jcs.encode(state))
+        leaves = _hash_leaves(found) if packed is None else split_hashes(packed)
+        self._tree = merkle.MerkleTree(leaves, TREE)
 
     def root(self) -> bytes:
         """Return the root; it covers the number of leaves."""
@@ -97,13 +101,16 @@ class MemberProof:
     tree_root: bytes
 
 
-def state_map_root(state: State) -> bytes:
-    """Return the root of a state as a map; `state_root` names the same state by its canonical bytes.
+def state_map_root(canonical: bytes) -> bytes:
+    """Return the root of a state as a map, from the canonical bytes of the state.
 
-    >>> state_map_root({"b": 1, "a": 2}) == state_map_root({"a": 2, "b": 1}) != state_map_root({})
+    >>> state_map_root(b'{"a":2,"b":1}') == StateMap({"b": 1, "a": 2}).root()
     True
     """
-    return StateMap(state).root()
+    packed = _hash_natively(canonical)
+    if packed is None:
+        return StateMap(jcs.parse(canonical)).root()
+    return map_root(len(packed) // merkle.HASH_BYTES, leaves_root(packed, TREE))
 
 
 def map_root(size: int, root: bytes) -> bytes:
@@ -122,6 +129,16 @@ def _walk(key: Key, text: bytes, value: State) -> Iterator[tuple[Key, bytes, Sta
                 yield (*key, name), below, member
     else:
         yield key, text, value
+
+
+def _hash_natively(canonical: bytes) -> bytes | None:
+    """Return the leaf hashes end to end, as the compiled loop makes them; None where Python must."""
+    # Members are sorted by UTF-16 units there, and leaves by code points.
+    if not native.is_here() or not jcs.is_in_code_point_order(canonical):
+        return None
+    from ropewalk.native.hashing import state_leaves
+
+    return state_leaves(canonical, bytes(Tag.STATE_VALUE), TREE.leaf_prefix)
 
 
 def _hash_leaves(leaves: Iterable[tuple[Key, bytes, State]]) -> list[bytes]:
