@@ -20,7 +20,7 @@ from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.jobs.verify import verify_logs
 from ropewalk.pipeline.source.query import make_query
 from ropewalk.pipeline.tables.derive import INGESTED
-from ropewalk.pipeline.tables.staging import _Stage, stage_group
+from ropewalk.pipeline.tables.staging import _Stage, stage_group, stage_ranges
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.tampering import TAMPERINGS, change_payload
@@ -187,6 +187,40 @@ def test_row_groups_hold_one_log_and_its_times(world: World, tmp_path: Path):
             assert stats["topic"].min == stats["topic"].max and stats["height"].has_min_max
             assert stats["time"].has_min_max or stats["engine"].min == "gossip"
         assert file.num_row_groups >= len(query.names())
+
+
+def test_small_ingest_starts_no_session(world: World, tmp_path: Path):
+    def start() -> Any:
+        raise AssertionError("a session was started")
+
+    warehouse = tmp_path / "tables"
+    assert ingest(start, world, warehouse, typed=True, group="analytics").once().rows == 47
+    assert ingest(start, world, warehouse).once().batches == 0
+    world.git("prod", 4)
+    assert ingest(start, world, warehouse).once().rows == 4
+    assert keys_of(warehouse, "events") == keys_in_log(world)
+    change_payload(world)
+    with pytest.raises(Unverified):
+        ingest(start, world, tmp_path / "other").once()
+    assert not Warehouse(tmp_path / "other").manifests()
+
+
+def test_large_ingest_starts_one_session(
+    spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ropewalk.pipeline.jobs.ingest.ROWS_WITHOUT_SPARK", 20)
+    started: list[Any] = []
+
+    def stage(session: Any, *rest: Any) -> Any:
+        started.append(session)
+        return stage_ranges(session, *rest)
+
+    monkeypatch.setattr("ropewalk.pipeline.jobs.ingest.stage_ranges", stage)
+    job = ingest(lambda: spark, world, tmp_path / "tables", rows_per_batch=30)
+    assert job.once().rows == 47
+    assert started[0] is spark and all(each is spark for each in started[1:])
+    world.git("prod", 2)
+    assert job.once().rows == 2 and started[-1] is spark  # it is there already
 
 
 def _leaves(group: Any, names: Iterable[str]) -> dict[str, int]:

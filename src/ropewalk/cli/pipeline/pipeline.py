@@ -97,7 +97,10 @@ def ingest(
     delta: bool,
     batch_rows: int,
 ) -> None:
-    """Write new log entries to tables, each exactly once."""
+    """Write new log entries to tables, each exactly once.
+
+    Up to 20,000 new rows are written without starting Java, unless --master or --remote names a cluster.
+    """
     from ropewalk.pipeline.jobs.ingest import Ingest
     from ropewalk.pipeline.tables.declared import read_schemas
 
@@ -115,7 +118,7 @@ def ingest(
         for table, members in sorted(writer.rest.items()):
             say(f"{table}: `_rest` has {', '.join(members)}")
 
-    with job.running() as (spark, facts):
+    with job.running_on_demand() as (spark, facts):
         writer = Ingest(
             spark,
             place,

@@ -51,7 +51,7 @@ def retry(job: Job) -> None:
     from ropewalk.pipeline.jobs.ingest import Ingest
 
     job.store.require()
-    with job.running() as (spark, facts):
+    with job.running_on_demand() as (spark, facts):
         writer = Ingest(
             spark,
             job.place,

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
@@ -85,6 +85,16 @@ class Job:
         started = spark_session(self.master, self.remote, memory_mb=memory_mb)
         with recorded(self.store, self.name) as facts, started as spark:
             yield spark, facts
+
+    @contextmanager
+    def running_on_demand(self) -> Iterator[tuple[SparkSession | Callable[[], SparkSession], dict[str, Any]]]:
+        """Yield as `running`; on this machine a function that starts the session, instead of the session."""
+        if self.remote is not None or not self.master.startswith("local"):
+            with self.running() as (spark, facts):
+                yield spark, facts
+            return
+        with recorded(self.store, self.name) as facts, ExitStack() as stack:
+            yield lambda: stack.enter_context(spark_session(self.master, None)), facts
 
 
 def as_job(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH = 500_000
+ROWS_WITHOUT_SPARK = 20_000  # one process reads and verifies them before a JVM has started
 FOLLOW_PAUSE_S = 0.2
 
 
@@ -68,13 +70,14 @@ class Ingested:
 class Ingest:
     """Ingest one source into one warehouse.
 
-    `now_ms` is the clock. the callback `told` gets the manifest of every batch, `on_progress` about twice a second with
-    the rows that are written and the rows that the batch will have, about.
+    `spark` may be a function that starts a session, for a batch of more than `ROWS_WITHOUT_SPARK` rows or where
+    envelopes have to be compared across blocks. `now_ms` is the clock. The callback `told` gets the manifest of
+    every batch, `on_progress` about twice a second the rows that are written and the rows that the batch will have.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | Callable[[], SparkSession],
         source: Path,
         warehouse: Path,
         *,
@@ -89,8 +92,7 @@ class Ingest:
         told: Callable[[Manifest], None] = lambda _: None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.spark = spark
-        write_plainly(spark)
+        self._session = spark
         self.source = find_repository(source).git_dir
         self.warehouse = Warehouse(warehouse)
         self.mode: Mode = mode
@@ -104,6 +106,18 @@ class Ingest:
         self.options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
         self._now_ms, self._told, self._on_progress = now_ms, told, on_progress
         self._standing = KnownMarks()
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session; it is started now if it was not yet."""
+        spark = self._session() if callable(self._session) else self._session
+        write_plainly(spark)
+        return spark
+
+    def _spark_for(self, rows: int) -> SparkSession | None:
+        """Return the session for so many rows; None where starting one takes longer than they do."""
+        is_started = "spark" in self.__dict__ or not callable(self._session)
+        return self.spark if is_started or rows > ROWS_WITHOUT_SPARK else None
 
     def once(self) -> Ingested:
         """Ingest everything that is in the logs now."""
@@ -184,7 +198,8 @@ class Ingest:
         at = self._at(manifests)
         desk = self.warehouse.staging("")
         ranges = self._ranges(query, at, end, manifests)
-        staged = stage_ranges(self.spark, query, ranges, desk, self._on_progress)
+        spark = self._spark_for(sum(part.rows for part in ranges))
+        staged = stage_ranges(spark, query, ranges, desk, self._on_progress)
         if not staged and manifests:
             return None
         folders = {name: self.warehouse.staging(name) for name in GROWING}

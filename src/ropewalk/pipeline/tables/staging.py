@@ -88,13 +88,16 @@ def _reported(folder: Path, total: int, report: Callable[[int, int], None] | Non
 
 
 def stage_ranges(
-    spark: SparkSession,
+    spark: SparkSession | None,
     query: Query,
     ranges: Sequence[Range],
     folder: Path,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Staged]:
-    """Read, verify and write ranges in Spark's workers; return what was written below `folder`, ordered by log."""
+    """Read, verify and write ranges in Spark's workers; return what was written below `folder`, ordered by log.
+
+    Without a session, this process does it.
+    """
     if not ranges:
         return []
     (folder / "tasks").mkdir(parents=True, exist_ok=True)
@@ -117,9 +120,12 @@ def stage_ranges(
                 ]
                 yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
-    frame = spark.range(0, len(groups), 1, len(groups)).mapInArrow(work, ANSWER)
     with _reported(folder / "tasks", sum(part.rows for part in ranges), on_progress):
-        found = [Staged.from_row(row["facts"], bytes(row["leaves"])) for row in frame.collect()]
+        if spark is None:
+            found = [each for group in groups for each in stage_group(query, group, folder / "tasks")]
+        else:
+            frame = spark.range(0, len(groups), 1, len(groups)).mapInArrow(work, ANSWER)
+            found = [Staged.from_row(row["facts"], bytes(row["leaves"])) for row in frame.collect()]
     for counted in (folder / "tasks").glob("*.rows"):
         counted.unlink(missing_ok=True)
     for each in found:
