@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -107,6 +108,30 @@ def count(tmp_path: Path, repo: str) -> int:
 
 def has_grown(log: GossipLog, start: int) -> bool:
     return len(log) > start
+
+
+def test_learned_peer_stands_in_for_a_stopped_one(beside, ropewalk, tmp_path):  # noqa: F811
+    """C knows A only. It learns B, which announced itself to A, and gets what is appended on B when A is gone."""
+    assert ropewalk("init", "three.git").code == 0
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    announced = f"ws://127.0.0.1:{port}"
+    fill(tmp_path, "one.git", 1)
+    first, a = beside.serve("one.git", "--discover", "127.0.0.1:1")
+    beside.serve("two.git", "--peer", a["url"], "--port", str(port), "--announce", announced)
+
+    def peers(repo: str) -> dict[str, tuple[str, str | None]]:
+        rows = ropewalk("--repo", repo, "gossip", "peers", "--topic", TOPIC, "--json").json["peers"]
+        return {row["url"]: (row["state"], row["error"]) for row in rows}
+
+    refusal = "no --discover pattern allows it"
+    until(lambda: peers("one.git").get(announced) == ("learned", refusal))
+    beside.serve("three.git", "--peer", a["url"], "--discover", f"127.0.0.0/8:{port}")
+    until(lambda: peers("three.git").get(announced) == ("connected", None))
+    first.kill()
+    first.wait()
+    fill(tmp_path, "two.git", 1, signer=2)
+    until(lambda: count(tmp_path, "three.git") == 2)
 
 
 def test_events_of_other_processes_are_printed(beside, ropewalk, tmp_path):  # noqa: F811

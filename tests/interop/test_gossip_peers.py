@@ -216,6 +216,28 @@ def test_node_is_a_client_of_a_ropewalk_server(big, tmp_path, package):
         assert verify_log(log).to_json()["ok"]
 
 
+def test_node_does_not_notice_discovery(node, log):
+    """Node at either end of a peer that announces and discovers: it answers "na", and everything else goes on."""
+
+    async def meet() -> None:
+        url = await asyncio.to_thread(node.listen)
+        server = GossipServer(log, upstreams=[url], announce=["ws://127.0.0.1:1"], discover=["127.0.0.1:1"])
+        async with server:
+            (link,) = server.connections
+            await link.synced(LIMIT_S)
+            await soon(lambda: link._peer is not None and link._peer._book is None)
+            peer = link._peer
+            await asyncio.to_thread(node.do, "connect", url=server.url)
+            for n in range(3):
+                await asyncio.to_thread(log.append, {"python": n})
+                await asyncio.to_thread(node.do, "append", payloads=[{"node": n}])
+                await until(lambda: same(log, node))
+            assert link._peer is peer  # the connection on which node was asked is still the same
+
+    asyncio.run(meet())
+    assert len(log) == 6
+
+
 def test_both_write_at_once_and_converge(node, log):
     async def meet() -> int:
         async with connected(log, node):

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ropewalk.gossip.peer.async_log import AsyncLog as AsyncLog
     from ropewalk.gossip.peer.connection import PeerConnection
     from ropewalk.gossip.peer.follow import follow as follow
-    from ropewalk.gossip.peer.follow import follow_events as follow_events
     from ropewalk.gossip.peer.server import GossipServer
     from ropewalk.gossip.peer.signers import Ed25519Signer as Ed25519Signer
     from ropewalk.gossip.peer.signers import Secp256k1Signer as Secp256k1Signer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from ropewalk.gossip.core.events import Stored
+from ropewalk.gossip.core.events import Event, Stored
 from ropewalk.gossip.core.ids import MessageId
 from ropewalk.gossip.core.log import Cursor, GossipLog
 from ropewalk.gossip.core.message import SignedMessage
@@ -14,6 +14,7 @@ from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.core.writing import Inserted
 from ropewalk.gossip.peer.client import SyncReport, sync_with
 from ropewalk.gossip.peer.connection import PeerConnection
+from ropewalk.gossip.peer.follow import follow_events
 from ropewalk.gossip.peer.server import GossipServer
 from ropewalk.handles.handle import Handle
 from ropewalk.kernel.keys import SigningKey
@@ -62,6 +63,10 @@ class GossipTopic(Handle):
         A late message has a low clock but arrives last, so a reader with this cursor never misses one.
         """
         return list(islice(self._open_log.arrivals(after), max(0, limit)))
+
+    def follow_events(self) -> Iterator[Event]:
+        """Yield `Stored`, `Committed` and `Synced` from now on, from this or any other process; never ends."""
+        return follow_events(self._open_log)
 
     def tail(self, limit: int = 10) -> list[SignedMessage]:
         """Return the messages with the highest clocks, lowest first."""

@@ -7,7 +7,10 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from socket import SOCK_STREAM
 from typing import Any
+from urllib.parse import urlsplit
 
 import websockets.asyncio.client as client
 import websockets.asyncio.server as server
@@ -25,6 +28,7 @@ MESSAGE_BYTES_MAX = 1 << 20  # one WebSocket message; the JavaScript side sends 
 MESSAGES_WAITING_MAX = 4  # received and not yet read, before the sender is held up
 GOODBYE_S = 1.0
 Credentials = tuple[Sequence[str], bytes | None]
+Permits = Callable[[IPv4Address | IPv6Address, int], bool]
 Admit = Callable[[Sequence[str], bytes | None], str | None]
 LIMITS = ConnectionLimits(connections_max=64)
 _TOO_BIG = 1009
@@ -78,13 +82,25 @@ class WebSocketPipe:
 
 
 async def connect_websocket(
-    url: str, *, timeout_s: float, tls: ssl.SSLContext | None = None, token: str | None = None
+    url: str,
+    *,
+    timeout_s: float,
+    tls: ssl.SSLContext | None = None,
+    token: str | None = None,
+    permits: Permits | None = None,
 ) -> WebSocketPipe:
-    """Connect; raise Unavailable if no WebSocket answers. `tls` is for `wss://`; default: the system's authorities."""
+    """Connect; raise Unavailable if no WebSocket answers. `tls` is for `wss://`; default: the system's authorities.
+
+    `permits` judges the address that a host name stands for, before anything is sent there.
+    """
     options: dict[str, Any] = {"ssl": tls} if tls is not None and url.lower().startswith("wss:") else {}
     if token is not None:
         options["additional_headers"] = {"Authorization": f"Bearer {token}"}
     with connecting(url, timeout_s):
+        if permits is not None:
+            # The address that was judged is the one connected to, whatever a second lookup would say. With it, the
+            # library follows no redirect to another host.
+            options["host"] = await _permitted(url, permits, timeout_s)
         socket = await client.connect(
             url,
             compression=None,
@@ -98,6 +114,16 @@ async def connect_websocket(
             **options,
         )
     return WebSocketPipe(socket, url)
+
+
+async def _permitted(url: str, permits: Permits, timeout_s: float) -> str:
+    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
+    async with asyncio.timeout(timeout_s):
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
+    for *_, where in found:
+        if not permits(ip_address(str(where[0]).partition("%")[0]), port):
+            raise Unavailable(f"{url} is at {where[0]}, which is neither public nor allowed")
+    return str(found[0][-1][0])
 
 
 class WebSocketListener:

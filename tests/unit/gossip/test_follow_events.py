@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from tests.unit.gossip.conftest import key, memory_log
 
+import ropewalk
 from ropewalk import gossip
 from ropewalk.errors import Damaged
 from ropewalk.gossip.core.events import Committed, Event, Stored, Synced
+from ropewalk.gossip.peer.follow import follow_events
 
 TOPIC = "com.example"
 _ELSEWHERE = """
@@ -44,7 +46,7 @@ def payload(event: Event) -> object:
 def test_commit_and_sync_of_another_process_are_events(tmp_path):
     with gossip.open(TOPIC, tmp_path, signer=key(1)) as log:
         log.append("earlier")
-        events = gossip.follow_events(log)
+        events = follow_events(log)
         elsewhere(tmp_path, "append")
         one, two, commit = islice(events, 3)
         assert (payload(one), payload(two)) == ("a", "b")
@@ -56,6 +58,14 @@ def test_commit_and_sync_of_another_process_are_events(tmp_path):
         assert sync == Synced("in-process", 1, log.root())
         log.append("ours")
         assert payload(next(events)) == "ours"  # the sync without messages is no event
+
+
+def test_topic_of_a_repository_follows_events(tmp_path):
+    with ropewalk.init(tmp_path / "repo") as repo:
+        topic = repo.gossip(TOPIC, signer=repo.key())
+        events = topic.follow_events()
+        topic.append("ours")
+        assert payload(next(events)) == "ours"
 
 
 def test_asyncio_follows_events(tmp_path):
@@ -75,7 +85,7 @@ def test_root_is_told_after_its_messages(monkeypatch):
     """More messages than one look reads: the commit that covers them comes after the last one."""
     monkeypatch.setattr("ropewalk.gossip.peer.follow.BATCH", 4)
     log = memory_log()
-    events = gossip.follow_events(log)
+    events = follow_events(log)
     log.append_many(range(10))
     found = list(islice(events, 11))
     assert [payload(each) for each in found[:10]] == list(range(10))
@@ -85,7 +95,7 @@ def test_root_is_told_after_its_messages(monkeypatch):
 def test_damaged_record_of_a_sync_is_refused():
     log = memory_log()
     gossip.pull_from(log, memory_log(signer=key(2)))
-    events = gossip.follow_events(log)
+    events = follow_events(log)
     log.table.transact(lambda change: change.put("meta", b"sync", b"\x81\x01"))
     with pytest.raises(Damaged, match="newest sync"):
         next(events)

@@ -142,6 +142,12 @@ async def _shown(log: GossipLog, work: Any) -> Any:
 @option("--host", "HOST", "The address to listen on.", default="127.0.0.1")
 @integer("--port", "P", "Port; 0 takes a free one.", most=65535, required=True)
 @repeated("--peer upstreams", "URL", "Stay connected to this peer. May be repeated.")
+@repeated("--announce", "URL", "Address of this peer to tell to connected peers. May be repeated.")
+@repeated(
+    "--discover",
+    "PATTERN",
+    "Connect to learned addresses that match, such as '*.example.org:7447' or '203.0.113.0/24:7447'; default: to none.",
+)
 @choice("--profile", PROFILES, "The wire profile of a new topic; default v0.13.")
 @idle_option
 @repeated("--origin origins", "URL", "Origin of web pages that may connect. May be repeated.")
@@ -158,6 +164,8 @@ def serve(
     host: str,
     port: int,
     upstreams: tuple[str, ...],
+    announce: tuple[str, ...],
+    discover: tuple[str, ...],
     profile: Any,
     idle: float,
     origins: tuple[str, ...],
@@ -183,7 +191,8 @@ def serve(
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         say_new_topic(topic, known)
         limits = ConnectionLimits(max_connections, address_max=max_per_address)
-        asyncio.run(_serve(log, host, port, upstreams, idle, limits, tls, origins, read_token(token_file)))
+        token = read_token(token_file)
+        asyncio.run(_serve(log, host, port, upstreams, idle, limits, tls, origins, token, announce, discover))
 
 
 async def _serve(
@@ -196,11 +205,13 @@ async def _serve(
     tls: dict[str, Path | None],
     origins: tuple[str, ...],
     token: str | None,
+    announce: tuple[str, ...],
+    discover: tuple[str, ...],
 ) -> None:
     from ropewalk.gossip.peer.server import GossipServer
     from ropewalk.gossip.peer.tls import client_context, server_context
 
-    secure = any(url.lower().startswith("wss:") for url in upstreams)
+    secure = bool(discover) or any(url.lower().startswith("wss:") for url in upstreams)
     server = GossipServer(
         log,
         host=host,
@@ -212,6 +223,8 @@ async def _serve(
         admit=_admission(tls["auth"], log.topic, "read") if tls["auth"] is not None else None,
         may_append=_admission(tls["auth"], log.topic, "append") if tls["auth"] is not None else None,
         token=token,
+        announce=announce,
+        discover=discover,
         tls=server_context(tls["tls_cert"], tls["tls_key"], tls["client_ca"]),
         client_tls=client_context(tls["ca"], tls["client_cert"], tls["client_key"]) if secure else None,
     )
@@ -252,7 +265,7 @@ def _facts(server: GossipServer) -> dict[str, Any]:
 def peers(topic: str | None) -> None:
     """List the peers of every running `gossip serve` and program that has the topic open.
 
-    STATE is connected, connecting, or waiting (for the next attempt).
+    STATE is connected, connecting, waiting (for the next attempt), or learned (announced by a peer, not connected to).
     """
     from ropewalk.gossip.peer.peer_list import read_peers
     from ropewalk.gossip.peer.topics import topic_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from ropewalk.errors import RopewalkError
@@ -46,6 +46,7 @@ class Broadcaster:
         self.log = log
         self.targets: set[PushTarget] = set()
         self.listed: set[ListedPeer] = set()
+        self.learned: Callable[[], list[dict[str, Any]]] = list  # rows of addresses without a connection
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stack = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -121,5 +122,5 @@ class Broadcaster:
 
     async def _publish(self, published: PeerList) -> None:
         while True:
-            published.write([each.status() for each in self.listed])
+            published.write([each.status() for each in self.listed] + self.learned())
             await asyncio.sleep(PUBLISH_S)

@@ -17,9 +17,10 @@ from ropewalk.gossip.peer.broadcast import Broadcaster
 from ropewalk.gossip.peer.client import check_profile, sync_with
 from ropewalk.gossip.peer.frames import reason
 from ropewalk.gossip.peer.peer import Peer, rfc3339
+from ropewalk.gossip.sync.discovery import AddressBook
 from ropewalk.gossip.sync.live import ANTI_ENTROPY_S, Backoff
 from ropewalk.net.frame_pipe import IDLE_S
-from ropewalk.net.websocket import connect_websocket
+from ropewalk.net.websocket import Permits, connect_websocket
 
 POLL_S = 1.0  # between two syncs with a v0.6 peer, whose protocol has no push
 
@@ -33,6 +34,7 @@ class PeerConnection:
     Entering does not wait for the peer, which may be down; `synced` waits until its messages were fetched once.
     `state` is `connecting`, `connected`, `waiting` (for the next attempt) or `closed`; `error` is why the last attempt
     or connection ended. `chance` returns a number from 0 to 1 and spreads attempts and rounds of anti-entropy.
+    With `permits`, no connection is made to an address that it refuses.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class PeerConnection:
         chance: Callable[[], float] = random.random,
         backoff: Backoff | None = None,
         broadcaster: Broadcaster | None = None,
+        book: AddressBook | None = None,
+        permits: Permits | None = None,
     ) -> None:
         check_profile(log, url)
         self.log = log
@@ -56,6 +60,7 @@ class PeerConnection:
         self._idle_s = idle_s
         self._interval_s = interval_s
         self._tls, self._token = tls, token
+        self._book, self._permits = book, permits
         self._chance = chance
         self._backoff = backoff or Backoff(chance)
         self._own = Broadcaster(log) if broadcaster is None else None
@@ -145,7 +150,9 @@ class PeerConnection:
 
     async def _stay_v13(self) -> None:
         assert self._broadcaster is not None
-        pipe = await connect_websocket(self.url, timeout_s=self._idle_s, tls=self._tls, token=self._token)
+        pipe = await connect_websocket(
+            self.url, timeout_s=self._idle_s, tls=self._tls, token=self._token, permits=self._permits
+        )
         async with Peer(
             self.log,
             pipe,
@@ -154,6 +161,7 @@ class PeerConnection:
             chance=self._chance,
             interval_s=self._interval_s,
             relay=self._broadcaster.relay,
+            book=self._book,
         ) as peer:
             self._peer = peer
             self._broadcaster.targets.add(peer)  # before we announce: what arrives in between is in the heads

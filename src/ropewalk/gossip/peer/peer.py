@@ -30,6 +30,7 @@ from ropewalk.gossip.peer.frames import (
 from ropewalk.gossip.peer.multistream import Dialer, ProtocolListener
 from ropewalk.gossip.peer.muxer import Muxer, Stream
 from ropewalk.gossip.sync import wire
+from ropewalk.gossip.sync.discovery import AddressBook
 from ropewalk.gossip.sync.live import ANTI_ENTROPY_S, LiveSession, Relay
 from ropewalk.gossip.sync.session import PullResult
 from ropewalk.net.frame_pipe import IDLE_S
@@ -39,6 +40,7 @@ from ropewalk.net.threads import in_thread
 SESSIONS_IDLE_MAX = 20  # pulls in a row that the peer breaks off before anything came
 QUESTIONS_IDLE_MAX = 1000  # of a peer that takes nothing, before they stop counting as progress
 SESSIONS_MAX = 8  # of one peer that are answered at once: each holds a reader of the store; the others wait
+EXCHANGE_S = 5.0  # between two exchanges of addresses on one connection, at least
 RECHECK_S = 0.5  # how often we ask whether the peer has our heads by now
 ANNOUNCE_S = 3.0  # how long a peer may take to react to our heads before we announce them again
 
@@ -76,8 +78,11 @@ class Peer:
         interval_s: float = ANTI_ENTROPY_S,
         reads_only: bool = False,
         relay: Relay | None = None,
+        book: AddressBook | None = None,
     ) -> None:
         self.log = log
+        self._book = book if book is not None and book.is_used else None
+        self._exchanged_s = -EXCHANGE_S
         self.reads_only = reads_only
         self.name = pipe.name
         host = urlsplit(pipe.name).hostname or pipe.name
@@ -102,6 +107,7 @@ class Peer:
         self._changed = asyncio.Event()
         protocol = f"/canvas/v1/{log.topic}"
         self._push_protocol, self._sync_protocol = f"{protocol}/push", f"{protocol}/sync"
+        self._peers_protocol = f"/ropewalk/v1/{log.topic}/peers"
 
     @property
     def error(self) -> RopewalkError | None:
@@ -136,6 +142,8 @@ class Peer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._muxer.__aexit__(*exc)
+        if self._book is not None:
+            self._book.forget(self)
 
     def leave(self) -> None:
         """End the connection from this side."""
@@ -145,6 +153,8 @@ class Peer:
         """Run rounds of anti-entropy until the connection ends."""
         now = asyncio.get_running_loop().time
         while self.error is None:
+            if self._dialer:
+                await self._exchange_addresses()
             try:
                 async with asyncio.timeout_at(self.live.due_s):
                     await self._muxer.ended.wait()
@@ -166,6 +176,30 @@ class Peer:
         _, frames = await self._dial(self._push_protocol, wire.EVENT_BYTES_MAX)
         self._open_push(frames)
         self._spawn(self._listen(frames))
+
+    async def _exchange_addresses(self) -> None:
+        """Tell the peer addresses and learn its; one that does not know the exchange is not asked again."""
+        if self._book is None:
+            return
+        try:
+            stream, frames = await self._dial(self._peers_protocol, wire.ADDRESSES_BYTES_MAX)
+            await frames.send(self._book.told_to(self))
+            told = await frames.receive()
+            await stream.close()
+        except Unavailable:
+            self._book = None
+        else:
+            self._book.hear(self, told or b"")
+
+    async def _answer_addresses(self, stream: Stream, rest: bytes) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._book is None or now_s - self._exchanged_s < EXCHANGE_S:
+            return stream.reset()
+        self._exchanged_s = now_s
+        frames = GossipFrames(stream, limit=wire.ADDRESSES_BYTES_MAX, idle_s=self._idle_s, rest=rest)
+        self._book.hear(self, await frames.receive() or b"")
+        await frames.send(self._book.told_to(self))
+        return await stream.close()
 
     async def pull(self) -> PullResult:
         """Fetch all that the peer has and we lack, in as many sessions as it takes."""
@@ -267,9 +301,10 @@ class Peer:
         return None
 
     async def _serve(self, stream: Stream) -> None:
-        listener = ProtocolListener(
-            [self._sync_protocol] if self._dialer else [self._push_protocol, self._sync_protocol]
-        )
+        known = [self._sync_protocol]
+        if not self._dialer:
+            known += [self._push_protocol, *([self._peers_protocol] if self._book else [])]
+        listener = ProtocolListener(known)
         try:
             async with asyncio.timeout(self._idle_s):
                 while listener.chosen is None:
@@ -283,8 +318,9 @@ class Peer:
         if not met():
             return self.leave()
         if listener.chosen == self._sync_protocol:
-            await self._answer(stream, listener.rest)
-            return None
+            return await self._answer(stream, listener.rest)
+        if listener.chosen == self._peers_protocol:
+            return await self._answer_addresses(stream, listener.rest)
         frames = GossipFrames(stream, limit=wire.EVENT_BYTES_MAX, idle_s=self._idle_s, rest=listener.rest)
         if self.live.pushing:
             raise Invalid(f"{self.name} opened a second push stream", reason="push")
@@ -341,7 +377,11 @@ class Peer:
                         raise Unavailable(f"{self.name} ended a stream before it began")
                     dialer.receive(data)
         except TimeoutError as error:
+            stream.reset()
             raise Unavailable(f"{self.name} has been silent for {self._idle_s:g} s") from error
+        except RopewalkError:
+            stream.reset()
+            raise
         return stream, GossipFrames(stream, limit=limit, idle_s=self._idle_s, rest=dialer.rest)
 
     def _spawn(self, act: Coroutine[Any, Any, None]) -> None:

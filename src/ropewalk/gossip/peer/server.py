@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ropewalk.errors import RopewalkError, Usage
 from ropewalk.gossip.core.log import GossipLog
@@ -20,8 +22,9 @@ from ropewalk.gossip.peer.frames import (
     pull_over,
     reason,
 )
-from ropewalk.gossip.peer.peer import Peer
+from ropewalk.gossip.peer.peer import Peer, rfc3339
 from ropewalk.gossip.sync import wire
+from ropewalk.gossip.sync.discovery import AddressBook
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.log_rate_limit import LogRateLimit
@@ -33,6 +36,8 @@ from ropewalk.net.websocket import Admit, WebSocketPipe, serve_websocket
 RECHECK_S = 1.0
 PEERS_MAX = 64  # connected at once; more are turned away
 UPSTREAMS_MAX = 64  # peers that one server connects to
+FOUND_MAX = 8  # learned addresses that one server connects to
+AWAY_S = 600.0  # without a connection, after which a learned address is forgotten
 PULLS_MAX = 8  # from v0.6 peers at once, whose answers are large; the others wait
 
 _journal = logging.getLogger("ropewalk.gossip.peers")
@@ -58,10 +63,13 @@ class GossipServer:
         admit: Admit | None = None,
         may_append: Admit | None = None,
         token: str | None = None,
+        announce: Iterable[str] = (),
+        discover: Iterable[str] = (),
     ) -> None:
         """Take `admit`, which says why a peer may not connect, and `may_append`, why it may only read.
 
-        `token` is shown to the upstreams.
+        `token` is shown to the upstreams. `announce` lists addresses to tell to peers, and `discover` the patterns of
+        those learned from peers that the server may connect to, without the token.
         """
         self.log = log
         self._admit, self._may_append = admit, may_append
@@ -79,9 +87,22 @@ class GossipServer:
             raise Usage("TLS needs a v0.13 topic; v0.6 is served over plain TCP")
         self._refused = LogRateLimit(_journal.warning)
         self._broadcaster = Broadcaster(log)
+        self._broadcaster.learned = self._learned_rows
+        self._book = AddressBook(announce, discover)
+        if self._book.is_used and log.profile.name == "v0.6":
+            raise Usage("discovery needs a v0.13 topic; v0.6 peers exchange no addresses")
+        self._found: dict[str, tuple[PeerConnection, float]] = {}  # with when it was connected last
+        self._client_tls = client_tls
+        self._started_s = time.time()
         self.connections = [
             PeerConnection(
-                log, url, idle_s=idle_s, tls=client_tls, token=token, broadcaster=self._broadcaster
+                log,
+                url,
+                idle_s=idle_s,
+                tls=client_tls,
+                token=token,
+                broadcaster=self._broadcaster,
+                book=self._book,
             )
             for url in dict.fromkeys(upstreams)
         ]
@@ -106,6 +127,9 @@ class GossipServer:
             stack.push_async_callback(self._stop, listening)
             for connection in self.connections:
                 await stack.enter_async_context(connection)
+            if self._book.is_used:
+                discovering = asyncio.create_task(self._discover())
+                stack.push_async_callback(self._end_discovery, discovering)
             self._stack = stack.pop_all()
         return self
 
@@ -132,6 +156,54 @@ class GossipServer:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    async def _discover(self) -> None:
+        """Connect to learned addresses that a pattern allows, and give up those that stay away."""
+        while True:
+            now_s = time.monotonic()
+            for url, (connection, connected_s) in list(self._found.items()):
+                if connection.state == "connected":
+                    self._found[url] = connection, now_s
+                elif now_s - connected_s > AWAY_S:
+                    await self._found.pop(url)[0].__aexit__()
+                    self._book.drop(url)
+            known = {*self._found, *(each.url for each in self.connections)}
+            for url in self._book.wanted(known):
+                if len(self._found) < FOUND_MAX:
+                    self._found[url] = await self._connection_to(url).__aenter__(), now_s
+            await asyncio.sleep(RECHECK_S)
+
+    def _connection_to(self, url: str) -> PeerConnection:
+        return PeerConnection(
+            self.log,
+            url,
+            idle_s=self._idle_s,
+            tls=self._client_tls,
+            broadcaster=self._broadcaster,
+            book=self._book,
+            permits=self._book.permits,
+        )
+
+    async def _end_discovery(self, discovering: asyncio.Task[None]) -> None:
+        discovering.cancel()
+        await asyncio.gather(discovering, return_exceptions=True)
+        for connection, _ in self._found.values():
+            await connection.__aexit__()
+
+    def _learned_rows(self) -> list[dict[str, Any]]:
+        known = {*self._found, *(each.url for each in self.connections)}
+        row = {
+            "state": "learned",
+            "since": rfc3339(self._started_s),
+            "received": 0,
+            "sent": 0,
+            "direction": None,
+        }
+        return [
+            {"url": url, **row, "error": None if allowed else "no --discover pattern allows it"}
+            for url, allowed in self._book.learned().items()
+            if url not in known
+        ]
 
     def _turn_away(self, who: str, why: str) -> None:
         self._refused(f"{who}: turned away: {why}")
@@ -165,6 +237,7 @@ class GossipServer:
             met=met,
             reads_only=self._reads_only(pipe),
             relay=self._broadcaster.relay,
+            book=self._book,
         )
         checking = asyncio.create_task(self._recheck(peer, pipe))
         try:

@@ -33,6 +33,7 @@ REQUEST_BYTES_MAX = 128 << 10  # 4096 keys with their heads
 EVENT_BYTES_MAX = MESSAGE_BYTES_MAX + 1024  # one message, or the heads of a log
 RESPONSE_BYTES_MAX = 64 << 20  # sixteen of the largest messages; leaves of v0.6 travel with their values
 HEADS_MAX = 100_000  # in one update
+ADDRESSES_BYTES_MAX = 16 << 10  # of one exchange
 LEVEL_MAX = 255
 
 
@@ -380,3 +381,23 @@ def _check_keys(keys: Iterable[bytes]) -> Iterator[bytes]:
         if len(key) != KEY_BYTES:
             raise Invalid(f"a key must have {KEY_BYTES} bytes, got {len(key)}", reason="key length")
         yield key
+
+
+# Addresses (ropewalk only)
+
+
+def encode_addresses(own: Iterable[str], others: Iterable[str]) -> bytes:
+    """Encode an exchange of addresses.
+
+    >>> encode_addresses(["a"], ["b"]).hex()
+    '0a0161120162'
+    """
+    return b"".join(_bytes(n, url.encode()) for n, urls in ((1, own), (2, others)) for url in urls)
+
+
+def decode_addresses(raw: bytes, own_max: int, others_max: int) -> tuple[list[str], list[str]]:
+    """Decode an exchange of addresses: the sender's own, and others that it knows."""
+    own, others = _repeated(raw, 1, own_max, "addresses"), _repeated(raw, 2, others_max, "addresses")
+    return [each.decode("ascii", "replace") for each in own], [
+        each.decode("ascii", "replace") for each in others
+    ]
