@@ -123,7 +123,7 @@ def test_insert_takes_signature_and_message():
     assert log.insert(made.signature, made.message).status == "stored"
     assert log.insert(made.raw).status == "known"
     for given in ((made.signature,), (made.message, made.signature), (made.raw, made.message), (made,)):
-        with pytest.raises(Usage, match="a Signature and a Message"):
+        with pytest.raises(Usage, match="a GossipSignature and a GossipMessage; got"):
             log.insert(*given)
 
 

@@ -212,6 +212,13 @@ def test_what_is_wrong_has_its_exit_code(said, arguments, code):
     assert answer.json["code"]
 
 
+@pytest.mark.parametrize("given", [("--peer", "http://a:1"), ("--announce", "here"), ("--discover", "*:1")])
+def test_serve_with_wrong_address_makes_no_topic(said, tmp_path, given):
+    answer = said("serve", "--topic", TOPIC, "--port", "0", *given, "--json")
+    assert (answer.code, answer.json["code"]) == (2, "Usage")
+    assert topics(home(tmp_path)) == []
+
+
 @pytest.mark.parametrize("payload", [b"", b"{", b'{"a":1,"a":2}', b'{"/":1}', b"9007199254740993"])
 def test_a_payload_that_is_no_json_is_refused(said, payload):
     assert append(said, payload).code == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 from tests.unit.gossip.conftest import key, memory_log
@@ -226,7 +227,11 @@ def test_peer_without_discovery_is_left_connected():
 def test_discovery_needs_a_new_profile():
     with pytest.raises(Usage, match=r"v0\.13"):
         GossipServer(memory_log(profile="v0.6"), announce=[LOCAL])
-    with pytest.raises(Invalid):
+    with pytest.raises(Usage, match="announced address"):
         GossipServer(memory_log(), announce=["http://a.example:1"])
+    for name in ("upstreams", "announce", "discover"):
+        given: dict[str, Any] = {name: LOCAL}
+        with pytest.raises(Usage, match="list of strings"):
+            GossipServer(memory_log(), **given)
     with pytest.raises(Usage, match="at most 4"):
         GossipServer(memory_log(), announce=numbered(5))

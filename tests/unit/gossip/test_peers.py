@@ -8,8 +8,8 @@ import pytest
 from tests.unit.gossip.conftest import key, memory_log, raws
 from tests.waiting import soon
 
-from ropewalk.errors import Conflict, Usage
-from ropewalk.gossip.core.events import Synced
+from ropewalk.errors import Conflict, Unavailable, Usage
+from ropewalk.gossip.core.events import Committed, Synced
 from ropewalk.gossip.core.ids import id_of
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import sign
@@ -53,6 +53,28 @@ def test_both_ways_ends_with_one_root_and_exact_counts(profile, make_table):
     asyncio.run(run())
     assert server_log.heads() == client_log.heads()
     assert [event.received for event in heard[:1]] == [300]
+
+
+def test_broken_off_sync_says_that_messages_are_kept():
+    """The advice was that nothing had changed, after a thousand messages."""
+    source, log = memory_log(), memory_log(signer=key(2))
+    source.append_many(range(3000))
+
+    async def run() -> Unavailable:
+        loop = asyncio.get_running_loop()
+        async with GossipServer(source) as server:
+
+            def leave(_: object) -> None:
+                for peer in list(server.peers):
+                    loop.call_soon_threadsafe(peer.leave)
+
+            log.on(leave, Committed)
+            with pytest.raises(Unavailable) as broken:
+                await sync_with(log, server.url, idle_s=IDLE_S)
+            return broken.value
+
+    assert "is kept" in asyncio.run(run()).advice_now
+    assert 0 < len(log) < 3000
 
 
 @BOTH

@@ -50,7 +50,7 @@ LINE_CHARS = 72  # of a payload, where a message is shown on one line
 def gossip() -> None:
     """Append to signed logs, exchange messages with peers, and verify them.
 
-    TOPIC names the log; it may be left out where the repository has only one.
+    TOPIC names the log. Commands that may make it need the name; others may leave it out where there is only one.
     """
 
 

@@ -182,11 +182,15 @@ def serve(
     """
     from ropewalk.gossip.peer.client import profile_of
     from ropewalk.gossip.peer.topics import open_topic, topics
+    from ropewalk.gossip.sync.discovery import AddressBook
     from ropewalk.net.admission import ConnectionLimits
 
+    # What cannot be served must not leave an empty topic behind, whose profile would be fixed.
+    AddressBook(announce, discover)
+    profiles = [profile_of(url) for url in upstreams]
     known = topics(here().home)
-    if topic not in known and profile is None and upstreams:
-        profile = profile_of(upstreams[0])
+    if topic not in known and profile is None and profiles:
+        profile = profiles[0]
     log_to_stderr("ropewalk.gossip.peers")
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         say_new_topic(topic, known)

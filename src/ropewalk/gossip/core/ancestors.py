@@ -55,7 +55,7 @@ def ancestors(view: View, profile: Profile, key: Key, clock: int) -> list[Key]:
     own = profile.code.clock(key)
     if not 0 < clock < own:
         raise RangeExceeded(
-            f"clock {clock} is not between 1 and {own - 1}, the past of {id_of(key)}", clock=clock
+            f"clock must be at least 1 and below {own}, the clock of {id_of(key)}, got {clock}", clock=clock
         )
     return sorted(_frontier(view, profile, key, clock), key=profile.code.order)
 

@@ -90,7 +90,11 @@ def _utf16(key: Any) -> bytes:
 
 def _refuse_reserved(value: dict[str, Any]) -> None:
     if "/" in value:
-        raise InvalidJson('the map key "/" is reserved for bytes and links', reason="reserved key")
+        raise InvalidJson(
+            'the map key "/" is reserved for bytes and links',
+            reason="reserved key",
+            advice='Rename the key; as DAG-JSON, write bytes as {"/": {"bytes": BASE64}} and a link as {"/": CID}.',
+        )
 
 
 def to_json(value: Any) -> Any:

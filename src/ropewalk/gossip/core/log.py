@@ -226,9 +226,14 @@ class GossipLog(Generic[Payload, Result]):
         if isinstance(raw, GossipSignature) and isinstance(message, GossipMessage):
             return self.insert_signed(raw, message)
         if not isinstance(raw, bytes | bytearray | memoryview) or message is not None:
-            given = ", ".join(type(each).__name__ for each in (raw, message) if each is not None)
+            kinds = (GossipSignature, GossipMessage)
+            given = ", ".join(
+                next((kind.__name__ for kind in kinds if isinstance(each, kind)), type(each).__name__)
+                for each in (raw, message)
+                if each is not None
+            )
             raise Usage(
-                f"insert takes the bytes of a message, or a Signature and a Message; got {given}",
+                f"insert takes the bytes of a message, or a GossipSignature and a GossipMessage; got {given}",
                 advice="Call insert(raw) or insert(signature, message).",
             )
         signed = self.decode(bytes(raw))

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ropewalk.errors import Conflict, Usage
+from ropewalk.errors import Conflict, Unavailable, Usage
 from ropewalk.gossip.core.ids import ProfileName, key_of
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.peer.frames import GossipFrames, Questions, answer_questions, pull_over
@@ -100,9 +100,15 @@ async def sync_with(
     What was verified is stored as it comes and stays, however the sync ends. With `quiet`, listeners get no event for a
     v0.6 sync that brought nothing. `token` is shown to a v0.13 peer that asks for one.
     """
-    if check_profile(log, url) == "v0.13":
-        return await _sync_v13(log, url, pull_only, idle_s, tls, token)
-    return await _sync_v06(log, url, pull_only, idle_s, quiet)
+    profile, before = check_profile(log, url), await in_thread(log.last_arrival)
+    try:
+        if profile == "v0.13":
+            return await _sync_v13(log, url, pull_only, idle_s, tls, token)
+        return await _sync_v06(log, url, pull_only, idle_s, quiet)
+    except Unavailable as error:
+        if await in_thread(log.last_arrival) != before:
+            error.advice_now = "What was verified until then is kept; sync again to go on from there."
+        raise
 
 
 async def _sync_v13(

@@ -71,6 +71,11 @@ class GossipServer:
         `token` is shown to the upstreams. `announce` lists addresses to tell to peers, and `discover` the patterns of
         those learned from peers that the server may connect to, without the token.
         """
+        for name, given in (("upstreams", upstreams), ("announce", announce), ("discover", discover)):
+            if isinstance(given, str):
+                raise Usage(
+                    f"{name} must be a list of strings, got a string", advice=f"Write [{given!r:.80}]."
+                )
         self.log = log
         self._admit, self._may_append = admit, may_append
         if admit is not None and log.profile.name == "v0.6":

@@ -92,8 +92,13 @@ class AddressBook:
         self._patterns = tuple(map(Pattern.parse, patterns))
         if len(self.announced) > ANNOUNCED_MAX:
             raise Usage(f"a peer announces at most {ANNOUNCED_MAX} addresses, got {len(self.announced)}")
-        for url in self.announced:
-            place_of(url)
+        try:
+            for url in self.announced:
+                place_of(url)
+        except Invalid as error:
+            raise Usage(
+                error.detail, advice="Give the address under which others reach this peer."
+            ) from error
         self._present: dict[Hashable, tuple[str, ...]] = {}  # connected peers, with what each announced
         self._learned: dict[str, bool] = {}  # oldest first; whether a pattern allows it
 
