@@ -16,7 +16,7 @@ from tests.unit.ledger.test_remote import served
 from tests.unit.ledger.test_transports import options_of
 from tests.waiting import soon
 
-from ropewalk.errors import NegotiateAgain, Quarantined, Unauthenticated, Unverified
+from ropewalk.errors import NegotiateAgain, Quarantined, Unauthenticated, Unavailable, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.evidence.allowed import EvidenceAllowList
@@ -26,6 +26,7 @@ from ropewalk.ledger.remote.client import LedgerClient
 from ropewalk.ledger.remote.quarantine import PEERS_MAX, Quarantine
 from ropewalk.ledger.remote.transports.quic_client import QuicCarrier
 from ropewalk.ledger.rules.policy import STRICT
+from ropewalk.net.quic.link import STREAMS_MAX
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Authority("root")
@@ -243,3 +244,27 @@ def test_revoked_peer_loses_its_quic_connection(tmp_path, pki, monkeypatch):
             await carrier.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("transport", ["tls", "grpc", "quic"])
+def test_revoked_peer_with_many_requests_is_told(tmp_path, pki, transport):
+    """Also over QUIC with more correlation ids than streams: a request that waits for a stream is answered."""
+    pki.issue("bob", [])
+    bob, own = files_of(pki.folder / "bob"), files_of(pki.folder / "server")
+
+    async def main() -> None:
+        async with (
+            served(tmp_path, **options_of(transport, own)) as server,
+            LedgerClient(server.url, "audit", files=bob, retry_s=0) as revoked,
+        ):
+            await revoked.submit(observed(1).raw)
+            pki.revoke("bob")
+            asked = [revoked.submit(command(f"c{number}").raw) for number in range(2 * STREAMS_MAX)]
+            async with asyncio.timeout(30):
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(each, Unavailable | Unauthenticated) for each in answers)
+            assert any(isinstance(each, NegotiateAgain) for each in answers)
+
+    asyncio.run(main())
+    with open_channel(tmp_path, "audit") as channel:
+        assert channel.head().envelopes == 1

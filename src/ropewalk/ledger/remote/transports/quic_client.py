@@ -66,6 +66,7 @@ class QuicSession(ClientSession):
     _inbox: asyncio.Queue[RemoteMessage | RopewalkError] = field(default_factory=asyncio.Queue)
     _lanes: dict[Any, _Lane] = field(default_factory=dict)  # the longest unused first
     _freed: asyncio.Event = field(default_factory=asyncio.Event)
+    _broken: RopewalkError | None = None  # what ended a stream: the session is not continued
 
     def begin(self, key: Any, session: FrameSession) -> _Lane:
         """Begin to read a stream."""
@@ -98,8 +99,10 @@ class QuicSession(ClientSession):
         await ClientSession.close(self)
 
     async def _make_room(self) -> None:
-        """Close the stream that was unused for longest, once there is one; only so many may be open."""
+        """Close the stream that was unused for longest, once there is one; raise if a stream has failed meanwhile."""
         while len(self._lanes) >= LANES_MAX:
+            if self._broken is not None:
+                raise self._broken
             for key, lane in self._lanes.items():
                 if not lane.numbers and key is not _REST:
                     del self._lanes[key]
@@ -126,6 +129,7 @@ class QuicSession(ClientSession):
                     self._freed.set()
             raise Unavailable(f"{self.carrier.link.name} has ended a stream")
         except RopewalkError as error:
+            self._broken = self._broken or error
             self._freed.set()
             self._inbox.put_nowait(error)
 
