@@ -43,9 +43,18 @@ SCENES: dict[str, tuple[str, Play]] = {
     "followers": ("S4-15.10", copies.followers),
     "policy_cost": ("S4-15.11", load.policy_cost),
 }
-# Scenes in which nothing depends on the transport are played again over each of the others: "key_rotation over quic".
+# Scenes around one server are played again over each of the other transports: "key_rotation over quic".
 OVER = ("tls", "grpc", "quic")
-SAME_OVER_ALL = ("bursts", "replay", "late_evidence", "key_rotation", "followers")
+SAME_OVER_ALL = (
+    "bursts",
+    "replay",
+    "weather",
+    "late_evidence",
+    "key_rotation",
+    "misbehaving_peers",
+    "followers",
+    "policy_cost",
+)
 NAMES = (*SCENES, *(f"{name} over {transport}" for transport in OVER for name in SAME_OVER_ALL))
 
 

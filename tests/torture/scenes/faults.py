@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 
 from ropewalk.ledger.envelope.envelope import parse
-from ropewalk.ledger.remote.messages import RemoteMessage
-from ropewalk.net.frames import frame
-from tests.torture.scenes.house import House, Server
-from tests.torture.scenes.peer import Peer, framed
+from tests.torture.scenes.house import House
+from tests.torture.scenes.misbehaving import misbehave
 from tests.torture.scenes.report import Scene
 from tests.torture.scenes.stream import Stream
-from tests.torture.scenes.weather import Weather
+from tests.torture.scenes.weather import UdpWeather, Weather
 from tests.torture.scenes.workload import Workload
-from tests.waiting import Crew, ended, until
+from tests.waiting import Crew, ended
 
 __all__ = ["misbehaving_peers", "weather"]
 
@@ -24,7 +21,7 @@ IDLE_S = "1"  # of the server; long beside any pause of a healthy peer, short be
 
 
 def weather(house: House, work: Workload, scene: Scene, quick: bool) -> None:
-    """Clients and a follower behind a proxy that delays, stalls and cuts; the first connection of each is cut."""
+    """Clients and a follower behind a proxy that delays, stalls and cuts, or over QUIC loses and changes addresses."""
     channel, server = "weather", house.server()
     trust = house.create(channel)
     clients, each, cuts = (2, 150, 4) if quick else (6, 1_500, 40)
@@ -32,7 +29,11 @@ def weather(house: House, work: Workload, scene: Scene, quick: bool) -> None:
     seed = work.chance.randbytes(8).hex()
     work.drawn(seed)
     copy = house.empty("weather-copy.git")
-    with Weather(server.url, seed, cuts=cuts) as bad, Crew(clients) as crew:
+    quic = house.transport == "quic"
+    if house.transport == "grpc":
+        cuts *= 2  # its clients connect twice: gRPC says nothing about the certificate of the server
+    proxy = UdpWeather(server.url, seed, moves=cuts) if quic else Weather(server.url, seed, cuts=cuts)
+    with proxy as bad, Crew(clients) as crew:
         sending = [
             crew.submit(house.send, bad.url, channel, raws, "--retry", "60", "--trust", str(trust))
             for raws in streams
@@ -57,7 +58,14 @@ def weather(house: House, work: Workload, scene: Scene, quick: bool) -> None:
         "each client's envelopes stand in the order it sent them",
         all([raw for raw in stands if raw in set(raws)] == raws for raws in streams),
     )
-    scene.check("connections were cut, one of each client at least", bad.cut >= clients, cut=bad.cut)
+    if isinstance(bad, UdpWeather):
+        scene.check(
+            "the address of each client changed once, and datagrams were lost",
+            bad.moved >= clients and bad.lost > 0,
+            moved=bad.moved,
+        )
+    else:
+        scene.check("connections were cut, one of each client at least", bad.cut >= clients, cut=bad.cut)
     scene.check(
         "a follower in the same weather has the same blocks",
         pulled.code == 0 and house.block_hashes(channel, copy) == house.block_hashes(channel),
@@ -65,52 +73,40 @@ def weather(house: House, work: Workload, scene: Scene, quick: bool) -> None:
     )
     scene.check("the channel verifies", house.holds(channel))
     scene.measure("connections", bad.connections)
-    scene.measure("cuts", bad.cut)
-    scene.measure("stalls", bad.stalled)
+    if isinstance(bad, UdpWeather):
+        scene.measure("moves", bad.moved)
+        scene.measure("lost", bad.lost)
+    else:
+        scene.measure("cuts", bad.cut)
+        scene.measure("stalls", bad.stalled)
     scene.measure("sent_again", sum(bool(said.get("replayed")) for told in answers for said in told))
 
 
 def misbehaving_peers(house: House, work: Workload, scene: Scene, quick: bool) -> None:
     """Two healthy clients go on while others send garbage, read nothing, stop in the middle, or are killed."""
-    channel, server = "misbehaving", house.server("tcp", "--idle", IDLE_S)
+    channel, server = "misbehaving", house.server(house.transport, "--idle", IDLE_S)
     house.create(channel)
     batches = [[work.raws(10) for _ in range(12 if quick else 400)] for _ in range(2)]
     killed = work.raws(400 if quick else 2_000)
     garbage = [work.chance.randbytes(400) for _ in range(8)]
     work.drawn(garbage)
-    acts: dict[str, Callable[[Peer], None]] = {
-        "silent": lambda _: None,
-        "garbage before it opens": lambda peer: peer.send(garbage[0]),
-        "garbage in frames": lambda peer: peer.send(b"".join(map(frame, garbage))),
-        "an endless frame": lambda peer: peer.send(b"\xff\xff\xff\xff" + garbage[0]),
-        "half a frame": lambda peer: peer.send(framed(RemoteMessage("head", 1, {}))[:-3]),
-        "answers nobody asked for": lambda peer: peer.send(
-            framed(RemoteMessage("outcomes", 1, {"first": 0}))
-        ),
-        "reads nothing": lambda peer: _read_nothing(peer, server),
-    }
-    before_opening = {"silent", "garbage before it opens"}
-
-    def misbehave(kind: str) -> bool:
-        with Peer.connected(server.url, None if kind in before_opening else channel) as peer:
-            try:
-                acts[kind](peer)
-            except ConnectionError:
-                return True
-            return peer.is_let_go()
-
+    # A call of gRPC asks for all blocks once, so they must be more than its windows and buffers take (4 to 8 MiB).
+    large = work.raws(40, 512 << 10) if house.transport == "grpc" else []
     with house.connect(server.url, channel) as remote:
         remote.submit_many([raw for batch in batches[0][:4] for raw in batch])
-    with server.watched() as memory, Crew(len(acts) + 1) as crew:
+        for raw in large:
+            remote.submit(raw)
+    files = None if house.transport == "tcp" else house.files("misbehaving")
+    with server.watched() as memory, Crew(2) as crew:
         healthy = [Stream(house, server.url, channel, each) for each in batches]
-        acknowledge = {kind: crew.submit(misbehave, kind) for kind in acts}
+        acting = crew.submit(misbehave, server, files, channel, garbage)
         answered = crew.submit(_kill_in_the_middle, house, server.url, channel, killed)
-        gone = {kind: done.result(300) for kind, done in acknowledge.items()}
+        gone = acting.result(300)
         told = answered.result(300)
         for stream in healthy:
             stream.end()
     stands = house.standing(channel)
-    sent = {raw for each in batches for batch in each for raw in batch}
+    sent = {*large, *(raw for each in batches for batch in each for raw in batch)}
     standing_killed = [raw for raw in stands if raw in set(killed)]
     scene.check(
         "every envelope of every healthy peer has a receipt and stands once, in order",
@@ -142,15 +138,20 @@ def misbehaving_peers(house: House, work: Workload, scene: Scene, quick: bool) -
     scene.measure("server_growth_mib", memory[1] - memory[0])
 
 
-def _read_nothing(peer: Peer, server: Server) -> None:
-    """Ask for all blocks, again and again, far more than fits into any buffer; read none until the server gave up."""
-    peer.send(b"".join(framed(RemoteMessage("blocks", number, {"from": 0})) for number in range(1, 2_000)))
-    until(lambda: "has read nothing" in server.journal.read_text())
-
-
 def _kill_in_the_middle(house: House, url: str, channel: str, raws: list[bytes]) -> int:
     """A client that is killed once it has the first answers; how many it had."""
-    where = ("ledger", "send", url, "--channel", channel, "--file", "-", "--jsonl", "--json")
+    where = (
+        "ledger",
+        "send",
+        url,
+        *house.certified(url),
+        "--channel",
+        channel,
+        "--file",
+        "-",
+        "--jsonl",
+        "--json",
+    )
     with ended(house.start(*where, stdin=subprocess.PIPE)) as client:
         assert client.stdin is not None and client.stdout is not None
         client.stdin.write("".join(raw.decode() + "\n" for raw in raws[: len(raws) // 2]))

@@ -87,6 +87,7 @@ class House:
         self._running: list[subprocess.Popen[str]] = []
         self._servers: dict[str, Server] = {}
         self._pki: CertificateAuthority | None = None
+        self._issuing = threading.Lock()
         for repository in (LOG, "empty.git"):
             self.ran("init", repository, repo=None)
 
@@ -205,12 +206,13 @@ class House:
 
     def files(self, name: str) -> TlsFiles:
         """The certificate of a name, of one small authority for all."""
-        if self._pki is None:
-            self._pki = init_authority(self.folder / "pki", "ropewalk", datetime.now(UTC))
-        folder = self._pki.folder / name
-        if not folder.exists():
-            self._pki.issue(name, ["127.0.0.1"] if name == "server" else [])
-        return files_of(folder)
+        with self._issuing:  # clients start in several threads
+            if self._pki is None:
+                self._pki = init_authority(self.folder / "pki", "ropewalk", datetime.now(UTC))
+            folder = self._pki.folder / name
+            if not folder.exists():
+                self._pki.issue(name, ["127.0.0.1"] if name == "server" else [])
+            return files_of(folder)
 
     # --- others -----------------------------------------------------------------------------------------------------
 

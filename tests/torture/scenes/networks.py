@@ -80,8 +80,7 @@ def lossy_links(house: House, work: Workload, scene: Scene, quick: bool) -> None
                 if not prefix and transport == "quic":
                     url = stack.enter_context(UdpWeather(url, work.chance.random())).url
                 elif not prefix:
-                    proxy = stack.enter_context(Weather(url, f"{transport}", cuts=0))
-                    url = proxy.url.replace("tcp:", f"{transport}:")
+                    url = stack.enter_context(Weather(url, f"{transport}", cuts=0)).url
                 where = (url, "--channel", channel, "--trust", trust, "--json", *tls)
                 sending = []
                 for raws in streams:

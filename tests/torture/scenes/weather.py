@@ -23,6 +23,7 @@ PIECE_BYTES = 16 << 10
 JITTER_S = 0.004
 STALL_S = (0.1, 0.4)
 STALL_CHANCE = 0.02
+MOVED_AFTER = (10, 14)  # datagrams of a client; its handshake takes fewer
 
 
 class Weather:
@@ -32,7 +33,7 @@ class Weather:
         self, url: str, seed: str, *, cuts: int, cut_bytes: tuple[int, int] = (4_000, 20_000)
     ) -> None:
         found = urlsplit(url)
-        self._there = found.hostname, found.port
+        self._scheme, self._there = found.scheme, (found.hostname, found.port)
         self._seed, self._cuts, self._cut_bytes = seed, cuts, cut_bytes
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -43,7 +44,7 @@ class Weather:
     def __enter__(self) -> Weather:
         self._thread.start()
         self._server = self._call(asyncio.start_server(self._carry, "127.0.0.1", 0))
-        self.url = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.url = f"{self._scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     def __exit__(
@@ -109,9 +110,15 @@ class Weather:
 
 
 class UdpWeather:
-    """A proxy of datagrams before a server: some are lost, all come late, so that they overtake one another."""
+    """A proxy of datagrams before a server: some are lost, all come late, so that they overtake one another.
 
-    def __init__(self, url: str, seed: float, loss: float = 0.02, jitter_s: float = 0.007) -> None:
+    A path of datagrams cannot be cut but by silence. What it can do to a connection is to change the address of the
+    client, as routers do that translate addresses: so it does to each of the first `moves` clients, once.
+    """
+
+    def __init__(
+        self, url: str, seed: float | str, loss: float = 0.02, jitter_s: float = 0.007, *, moves: int = 0
+    ) -> None:
         found = urlsplit(url)
         self._there = (found.hostname, found.port)
         self._chance, self._loss, self._jitter_s = random.Random(seed), loss, jitter_s
@@ -119,7 +126,9 @@ class UdpWeather:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._clients: dict[Any, asyncio.DatagramTransport] = {}
         self._opened: list[asyncio.DatagramTransport] = []
-        self.url, self.lost, self._ended = "", 0, False
+        self._until_moved: dict[Any, int] = {}  # datagrams of a client
+        self._moves = moves
+        self.url, self.lost, self.moved, self._ended = "", 0, 0, False
 
     def __enter__(self) -> UdpWeather:
         self._thread.start()
@@ -166,9 +175,28 @@ class UdpWeather:
             self._front.sendto(data, client)
         elif addr in self._clients:
             self._clients[addr].sendto(data)
+            self._until_moved[addr] -= 1
+            if self._until_moved[addr] == 0:
+                self._loop.create_task(self._move(addr))
         else:
             self._loop.create_task(self._begin(addr, data))
 
+    @property
+    def connections(self) -> int:
+        """How many clients there were."""
+        return len(self._clients)
+
+    async def _move(self, client: Any) -> None:
+        """Send what comes from a client from another port on; what is sent to the old one is lost."""
+        old, self._clients[client] = (
+            self._clients[client],
+            await self._open(client, remote_addr=self._there),
+        )
+        old.abort()
+        self.moved += 1
+
     async def _begin(self, client: Any, data: bytes) -> None:
+        known = len(self._until_moved)
+        self._until_moved.setdefault(client, self._chance.randint(*MOVED_AFTER) if known < self._moves else 0)
         self._clients[client] = await self._open(client, remote_addr=self._there)
         self._clients[client].sendto(data)

@@ -313,3 +313,21 @@ def test_grpc_unread_calls_give_way(tmp_path, authority, monkeypatch):
                 assert why in caught.value.details()
 
     asyncio.run(main())
+
+
+def test_grpc_message_that_cannot_be_parsed_is_invalid(tmp_path, authority):
+    """It is the fault of the client, also in the middle of an Append call; what came before it is answered."""
+
+    async def act(_calls: Any, channel: Any) -> Any:
+        call = channel.stream_stream("/ea.ledger.v1.Ledger/Append")()  # takes bytes as they are
+        good = pb.AppendRequest(session=pb.Session(channel="audit"), envelopes=[observed(1).raw])
+        await call.write(good.SerializeToString())
+        await call.write(b"\xff" * 40)
+        answer = pb.AppendResponse.FromString(await call.read())
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call.read()
+        return answer, failed.value.code()
+
+    answer, code = raw_calls(tmp_path, authority, act)
+    assert answer.outcomes[0].HasField("receipt")
+    assert code == grpc.StatusCode.INVALID_ARGUMENT

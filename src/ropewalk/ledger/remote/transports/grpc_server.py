@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from google.protobuf.message import DecodeError
 
 from ropewalk.errors import Invalid, RopewalkError, Unauthenticated, Unavailable
 from ropewalk.kernel import jcs
@@ -149,7 +150,10 @@ class _Append(_Call):
         self._counts: list[int] = []  # envelopes of each request
 
     async def _receive(self) -> tuple[RemoteMessage, int] | None:
-        request = await self._context.read() if self._counts else self._first
+        try:
+            request = await self._context.read() if self._counts else self._first
+        except DecodeError as error:
+            raise Invalid("message: it must be an AppendRequest") from error
         if request is grpc.aio.EOF:
             return None
         self._counts.append(len(request.envelopes))
