@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aioquic.asyncio.client import connect
+from aioquic.quic.connection import QuicConnection
 from tests.unit.ledger.certifying import files_of
 from tests.unit.ledger.making import NODE, command, observed
 from tests.unit.ledger.test_remote import served
@@ -32,6 +33,7 @@ from ropewalk.ledger.remote.sync_client import connect_channel
 from ropewalk.ledger.remote.transports.quic_client import QuicSession
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.frames import frame, pack_parts
+from ropewalk.net.quic import settings
 from ropewalk.net.quic.client import connect_quic
 from ropewalk.net.quic.link import EXCESSIVE_LOAD, STREAM_BYTES_MAX, STREAMS_MAX, QuicPipe
 from ropewalk.net.quic.listener import QuicListener
@@ -360,3 +362,27 @@ def test_quic_speaks_ea_ledger_1_only(tmp_path, pki):
             await close()
 
     asyncio.run(main())
+
+
+def test_quic_datagrams_fit_every_path(tmp_path, pki, monkeypatch):
+    """Between machines no datagram of a session has more than 1,200 bytes: handshake, bulk, and both directions."""
+    sizes: list[int] = []
+    send = QuicConnection.datagrams_to_send
+
+    def record(connection: QuicConnection, now: float) -> Any:
+        found = send(connection, now)
+        sizes.extend(len(data) for data, _ in found)
+        return found
+
+    async def act(remote: LedgerClient) -> int:
+        receipts = await remote.submit_many(
+            [observed(i, payload={"n": i, "text": "x" * 100_000}).raw for i in range(8)]
+        )
+        assert all(isinstance(each, LedgerReceipt) for each in receipts)
+        return sum(len(raw) for _, lines in await remote.read_blocks(0) for raw in lines)
+
+    monkeypatch.setattr(QuicConnection, "datagrams_to_send", record)
+    far = configuration(files_of(pki.folder / "ada"), PROTOCOL, "ledger.example", client=True)
+    monkeypatch.setattr(settings, "LOOPBACK_DATAGRAM_BYTES", far.max_datagram_size)  # as between machines
+    assert with_quic(tmp_path, pki, act) > 800_000
+    assert len(sizes) > 1_000 and max(sizes) == 1_200
