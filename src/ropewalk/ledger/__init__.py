@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ropewalk.ledger.bundle.head_proofs import AnchorCollector as AnchorCollector
     from ropewalk.ledger.channel.channel import open_channel as open_channel
     from ropewalk.ledger.channel.channel import open_log as open_log
+    from ropewalk.ledger.channel.damage import find_damage as find_damage
     from ropewalk.ledger.channel.maintenance import verify_stored
-    from ropewalk.ledger.channel.repair import find_damage as find_damage
     from ropewalk.ledger.channel.repair import repair_channel as repair_channel
     from ropewalk.ledger.channel.settings import create_channel as create_channel
     from ropewalk.ledger.envelope.envelope import build as build

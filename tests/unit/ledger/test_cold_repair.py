@@ -11,8 +11,9 @@ from tests.unit.ledger.test_retain import BLOCKS, everything, home, retain, segm
 
 from ropewalk.errors import Damaged, Unavailable
 from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.damage import find_damage
 from ropewalk.ledger.channel.maintenance import verify_stored
-from ropewalk.ledger.channel.repair import find_damage, repair_channel
+from ropewalk.ledger.channel.repair import repair_channel
 from ropewalk.ledger.channel.segments.reader import Segments
 
 __all__ = ["home"]  # the fixture

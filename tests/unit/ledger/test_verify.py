@@ -17,9 +17,10 @@ from ropewalk.kernel.entry import join
 from ropewalk.ledger.block.block import GENESIS, Block, check_link, seal
 from ropewalk.ledger.bundle.files import export_bundle
 from ropewalk.ledger.channel.channel import Channel, open_channel, verify_blocks
+from ropewalk.ledger.channel.damage import find_damage
 from ropewalk.ledger.channel.losses import KnownHead, note_known
 from ropewalk.ledger.channel.maintenance import verify_stored
-from ropewalk.ledger.channel.repair import find_damage, repair_channel
+from ropewalk.ledger.channel.repair import repair_channel
 from ropewalk.ledger.channel.segments.format import record_head
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.ingest.ports import IngestLimits
