@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -38,17 +38,26 @@ def envelope_id(text: str) -> bytes:
 def find_parent(
     channel: str, parent: str | None, event_class: str, correlation_id: str | None
 ) -> Envelope | None:
-    """Return the parent of a new envelope: the one named, or the Command of a Result; None without a repository."""
-    from ropewalk.ledger.channel import lookup
+    """Return the parent of a new envelope: the one named, or the Command of a Result, if they are here."""
+    from ropewalk.ledger.block.index_keys import claim_key
+    from ropewalk.ledger.envelope.envelope import parse_stored
 
-    named = envelope_id(parent) if parent is not None else None
-    try:
-        home = here().home
-    except NotFound:
-        if named is not None:
-            raise
+    if parent is not None:
+        named = envelope_id(parent)
+        with read_channel(channel) as reading:
+            return reading.envelope(named)
+    if event_class != "Result" or correlation_id is None:
         return None
-    return lookup.find_parent(home, channel, named, event_class, correlation_id)
+    try:
+        with read_channel(channel) as reading:
+            place = reading.index.claim(claim_key("Command", correlation_id))
+            if place is None:
+                return None
+            height, leaf = place
+            (block,) = reading.blocks(height, height)
+    except NotFound:  # no such channel here: the envelope may be for another repository
+        return None
+    return parse_stored(block.envelopes[leaf])
 
 
 def version_for(channel: str) -> str:
@@ -56,21 +65,32 @@ def version_for(channel: str) -> str:
 
     Without a repository (the envelope will be sent to a server), return the oldest supported version.
     """
-    from ropewalk.ledger.channel import lookup
+    from ropewalk.ledger.channel.channel import current_policy
+    from ropewalk.ledger.versions.lifecycle import version_to_write
     from ropewalk.ledger.versions.versions import LIFECYCLE
 
     try:
         home = here().home
     except NotFound:
         return f"{LIFECYCLE[0].minor}.0"
-    return lookup.version_for(home, channel, time.time_ns())
+    try:
+        policy = current_policy(home, channel)
+    except NotFound:
+        policy = None
+    return version_to_write(home, policy, time.time_ns())
 
 
-def channel_of(envelope: bytes, channel: str | None) -> AbstractContextManager[Channel]:
+@contextmanager
+def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
     """Open the channel that holds an envelope: the one named, or the first that has it."""
-    from ropewalk.ledger.channel import lookup
+    from ropewalk.ledger.channel.settings import channels
 
-    return lookup.channel_of(here().home, envelope, channel)
+    for each in [channel] if channel is not None else channels(here().home):
+        with read_channel(each) as reading:
+            if reading.index.position(envelope) is not None:
+                yield reading
+                return
+    raise NotFound(f"no envelope {envelope.hex()} in {channel or 'any channel'}", id=envelope.hex())
 
 
 def read_channel(channel: str) -> Channel:

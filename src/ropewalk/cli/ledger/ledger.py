@@ -170,12 +170,8 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
     above = find_parent(channel, parent, options["event_class"], options["correlation_id"])
     body = parse_input(payload, jcs.parse)
     extras = {
-        name: parse_input(options[option], jcs.parse) if options[option] is not None else None
-        for name, option in (
-            ("evidence", "evidence"),
-            ("integrity_proof", "integrity_proof"),
-            ("policy_tag", "policy_tag"),
-        )
+        name: parse_input(options[name], jcs.parse) if options[name] is not None else None
+        for name in ("evidence", "integrity_proof", "policy_tag")
     }
     tag = {"level": options["level"]} if options["level"] else None
     if tag is None and options["enclave_ref"]:

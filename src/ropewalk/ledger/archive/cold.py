@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from blake3 import blake3
 
@@ -31,22 +31,7 @@ _KEY: Final = re.compile(
 _URL: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 
 
-class ColdStore(Protocol):
-    """A place with archives of channels."""
-
-    def archive(
-        self, home: Path, channel: str, key: SigningKey, *, lock_days: float | None = None, **options: Any
-    ) -> ArchiveResult:
-        """Archive the blocks of a channel that are not there yet; `options` are those of `archive_channel`."""
-
-    def blocks(self, channel: str, start: int, end: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield heights and lines of archived blocks from `start` to `end`, inclusive."""
-
-    def folder(self) -> contextlib.AbstractContextManager[Path]:
-        """Return all archives as a folder, for restores and drills."""
-
-
-def cold_store(location: str) -> ColdStore:
+def cold_store(location: str) -> FolderStore | ObjectStore:
     """Return the store at a location.
 
     >>> cold_store("s3://Bad_Bucket")
@@ -92,19 +77,19 @@ class FolderStore:
     def archive(
         self, home: Path, channel: str, key: SigningKey, *, lock_days: float | None = None, **options: Any
     ) -> ArchiveResult:
-        """Archive into the folder; files are read-only, and a lock needs an object store."""
+        """Archive the blocks that are not there yet; `options` are those of `archive_channel`. A lock needs S3."""
         if lock_days is not None:
             raise Usage("a retention lock needs object storage: --to s3://BUCKET/PREFIX")
         return archive_channel(home, channel, key, self._path, **options)
 
     def blocks(self, channel: str, start: int, end: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield archived blocks."""
+        """Yield heights and lines of archived blocks from `start` to `end`, inclusive."""
         found = archive_folders(self._path / check_channel_name(channel))
         return _covering(found, start, end, lambda one: one.path / BLOCKS)
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:
-        """Return the folder itself."""
+        """Return the folder itself, for restores and drills."""
         yield self._path
 
 
