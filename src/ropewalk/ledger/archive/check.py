@@ -103,19 +103,7 @@ def _trust_in(folder: Path, trust: Trust | None) -> Trust | None:
 
 @dataclass(slots=True)
 class ArchiveReading:
-    """The result of reading the archives of one channel."""
-
-    report: Report
-    chain: ArchiveChain
-    manifest: ArchiveManifest | None  # the last
-    settings: dict[str, bytes]
-    forks: dict[str, bytes]
-    key_history: KeyHistory
-
-
-@dataclass(slots=True)
-class _Check:
-    """A running check: the first failure of each step, and what was read so far."""
+    """Reading the archives of one channel: the first failure of each step, what was read, and at the end the report."""
 
     trust: Trust
     key_history: KeyHistory
@@ -125,12 +113,13 @@ class _Check:
     archives: int = 0
     detached: int = 0
     files: int = 0
-    last: ArchiveManifest | None = None
+    manifest: ArchiveManifest | None = None  # the last
     settings: dict[str, bytes] = field(default_factory=dict)  # of the last archive
     forks: dict[str, bytes] = field(default_factory=dict)
     signers: dict[PublicKey, ArchiveFolder] = field(default_factory=dict)  # with the first archive of each
     last_records: list[tuple[PublicKey, ArchiveFolder, bytes]] = field(default_factory=list)  # by signer
     known: KeyHistory | None = None  # the key history as far as the archives carry proofs of it
+    report: Report = field(default_factory=lambda: Report(()))
 
     def fail(self, step: str, one: ArchiveFolder, detail: str, **facts: Any) -> None:
         self.failed.setdefault(
@@ -166,7 +155,7 @@ def check_archives(
     believed = trust if trust is not None else _own_trust(found, settings)
     policy = _policy(settings)
     key_history = KeyHistory(believed, policy=policy, lenient=True)
-    check = _Check(believed, key_history, stop_early=take is not None)
+    check = ArchiveReading(believed, key_history, stop_early=take is not None)
     check.chain.channel = channel
     tally = EvidenceTally(believed)
 
@@ -201,13 +190,11 @@ def check_archives(
             else step
             for step in steps
         ]
-    counts = {**blocks.counts, "archives": check.archives}
-    return ArchiveReading(
-        Report(tuple(steps), counts), check.chain, check.last, check.settings, check.forks, key_history
-    )
+    check.report = Report(tuple(steps), {**blocks.counts, "archives": check.archives})
+    return check
 
 
-def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, list[bytes]]]:
+def _lines(found: list[ArchiveFolder], check: ArchiveReading) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the blocks of all archives in order; record other faults, and stop where necessary."""
     for one in found:
         manifest = _read_manifest(one, check)
@@ -218,7 +205,7 @@ def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, lis
             return
         check.archives += 1
         check.detached += manifest.detached_payloads
-        check.last = manifest
+        check.manifest = manifest
         try:
             for height, lines in read_blocks(one.path / BLOCKS, one.first, one.last):
                 if listed_hash(lines[0]) != manifest.block_hashes[height - one.first]:
@@ -232,7 +219,7 @@ def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, lis
             raise Damaged(f"archive {one.name}: {error.detail}", height=one.first) from error
 
 
-def _read_manifest(one: ArchiveFolder, check: _Check) -> ArchiveManifest | None:
+def _read_manifest(one: ArchiveFolder, check: ArchiveReading) -> ArchiveManifest | None:
     """Return the manifest of an archive if its blocks are the next ones."""
     try:
         raw = read_small(one.path / MANIFEST)
@@ -248,7 +235,7 @@ def _read_manifest(one: ArchiveFolder, check: _Check) -> ArchiveManifest | None:
     return manifest
 
 
-def _check_signature(one: ArchiveFolder, raw: bytes, check: _Check) -> None:
+def _check_signature(one: ArchiveFolder, raw: bytes, check: ArchiveReading) -> None:
     """Record an invalid manifest signature; raise if the bytes cannot be a manifest."""
     signer = claimed_signer(raw)
     try:
@@ -257,7 +244,7 @@ def _check_signature(one: ArchiveFolder, raw: bytes, check: _Check) -> None:
         check.fail("signatures", one, error.detail, file=SIGNATURE)
 
 
-def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, check: _Check) -> None:
+def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, check: ArchiveReading) -> None:
     listed = {file.name for file in manifest.files}
     check.settings = {}
     try:
@@ -280,7 +267,7 @@ def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, check: _Check) -
             check.fail("files", one, error.detail, file=file.name)
 
 
-def _keep_file(name: str, raw: bytes, check: _Check) -> None:
+def _keep_file(name: str, raw: bytes, check: ArchiveReading) -> None:
     if name == KEY_PROOFS:
         # An old range may be signed by a later key of the channel; these proofs lead to it.
         proofs = parse_key_proofs(jcs.parse(raw))
@@ -292,7 +279,7 @@ def _keep_file(name: str, raw: bytes, check: _Check) -> None:
         (check.settings if name in SETTINGS else check.forks)[name] = raw
 
 
-def _check_signers(check: _Check) -> None:
+def _check_signers(check: ArchiveReading) -> None:
     """Check that every manifest is signed by a named key or a proven successor that had not ended."""
     for signer, one in check.signers.items():
         lines = [check.key_history, *([check.known] if check.known is not None else [])]
@@ -312,7 +299,7 @@ def _check_signers(check: _Check) -> None:
             check.fail("signatures", one, error.detail, file=SIGNATURE)
 
 
-def _signed(check: _Check) -> str:
+def _signed(check: ArchiveReading) -> str:
     several = f", {len(check.signers)} keys one after another" if len(check.signers) > 1 else ""
     return f"{check.archives} manifests signed by the channel's key{several}"
 

@@ -35,20 +35,6 @@ HEADER_BYTES_MAX: Final = 60_000  # S4 §10 anchors headers in logs whose entrie
 
 _CHANNEL = re.compile(r"[a-z][a-z0-9._-]{0,127}")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,19}")
-_KEYS: Final = frozenset(
-    (
-        "protocol_version",
-        "channel",
-        "height",
-        "prev_block_hash",
-        "merkle_root",
-        "timestamp",
-        "origin_identity",
-        "integrity_proof",
-        "policy_hash",
-        "envelope_count",
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -96,6 +82,9 @@ class Header:
     @cached_property
     def hash(self) -> bytes:
         return tagged(Tag.BLOCK, self._raw)
+
+
+_MEMBERS: Final = Header("", 0, GENESIS, GENESIS, 0, GENESIS, 1).to_json().keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +320,7 @@ def check_channel_name(name: str) -> str:
 
 
 def _parse_header(value: Any) -> Header:
-    if not isinstance(value, dict) or value.keys() != _KEYS:
+    if not isinstance(value, dict) or value.keys() != _MEMBERS:
         raise _wrong("a header must have exactly the ten members of S4 §2")
     if type(value["protocol_version"]) is not int or value["protocol_version"] != FORMAT:  # true equals 1
         raise _wrong(f"block format {value['protocol_version']!r:.20} is unknown; expected {FORMAT}")

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ropewalk.disk.durable import Disk
+from ropewalk.disk.durable import Disk, read_optional
 from ropewalk.errors import Damaged, Unavailable
 from ropewalk.ledger.channel.receipted import read_mark, repair_advice
 
@@ -127,9 +127,9 @@ def blocks_text(first: int, end: int) -> str:
 
 def _read(path: Path, what: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
+        if (raw := read_optional(path)) is None:
+            return None
+        value = json.loads(raw)
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
     except (ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ropewalk.disk.durable import read_optional
 from ropewalk.errors import Damaged, RopewalkError
 from ropewalk.kernel.note.note import claimed_head
 from ropewalk.ledger.transparency.witness_policy import NOTE, SETTINGS, WitnessPolicy, parse_witness_policy
@@ -12,20 +13,16 @@ from ropewalk.ledger.transparency.witness_policy import NOTE, SETTINGS, WitnessP
 
 def read_witness_policy(folder: Path) -> WitnessPolicy | None:
     """Return the witnesses set for the channel in this folder; None without any."""
+    raw = read_optional(folder / SETTINGS)
     try:
-        return parse_witness_policy((folder / SETTINGS).read_bytes())
-    except FileNotFoundError:
-        return None
+        return None if raw is None else parse_witness_policy(raw)
     except RopewalkError as error:
         raise Damaged(f"{folder / SETTINGS}: {error.detail}", reason="settings") from error
 
 
 def read_witnessed(folder: Path) -> bytes | None:
     """Return the newest head with enough cosignatures; None if there was none yet."""
-    try:
-        return (folder / NOTE).read_bytes()
-    except FileNotFoundError:
-        return None
+    return read_optional(folder / NOTE)
 
 
 def witness_gate(folder: Path) -> Callable[[int], None] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ropewalk.disk import key_files
-from ropewalk.disk.durable import Disk
+from ropewalk.disk.durable import Disk, read_optional
 from ropewalk.errors import Damaged, Denied, Invalid, NotFound, Replayed, Unavailable, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
@@ -48,9 +48,8 @@ DOMAIN = "ropewalk.lifecycle"
 
 def read_lifecycle(home: Path) -> tuple[Lifecycle, ...]:
     """Return the lifecycle of every version; versions missing in the table have the built-in default."""
-    try:
-        raw = _path(home).read_bytes()
-    except FileNotFoundError:
+    raw = read_optional(_path(home))
+    if raw is None:
         return LIFECYCLE
     try:
         table = parse_lifecycle(raw)
