@@ -266,7 +266,7 @@ class Cluster(NamedTuple):
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A standalone master and two workers, each a process with its own folder."""
+    """A standalone master and two workers, each a process with its own folder and address: two hosts to Spark."""
     import pyspark
 
     from ropewalk.pipeline.launch.java import find_java
@@ -317,14 +317,17 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
             "1",
             "--memory",
             "1g",
-            "--host",
-            "127.0.0.1",
             "--webui-port",
             "0",
         )
+        folders = [str(tmp_path / name) for name in ("one", "two")]
         with (
-            ended(start("one", *worker, "--work-dir", str(tmp_path / "one"), address), 500) as one,
-            ended(start("two", *worker, "--work-dir", str(tmp_path / "two"), address), 500) as two,
+            ended(
+                start("one", *worker, "--host", "127.0.0.1", "--work-dir", folders[0], address), 500
+            ) as one,
+            ended(
+                start("two", *worker, "--host", "127.0.0.2", "--work-dir", folders[1], address), 500
+            ) as two,
         ):
             yield Cluster(address, (one.pid, two.pid))
 

@@ -127,10 +127,17 @@ def test_sql_command_writes_json_csv_and_parquet(store: Warehouse, tmp_path: Pat
         "rows": [[1, [1]], [0, [0]], [0, [0]]],
     }
     assert run("--format", "csv", "--limit", "1").text == "n,ns\n1,[1]\n"
+    assert run("--format", "json", "--limit", "2").text == '{"n": 1, "ns": [1]}\n{"n": 0, "ns": [0]}\n'
     target = tmp_path / "answer.parquet"
     run("--format", "parquet", "-o", str(target))
     assert pq.read_table(io.BytesIO(target.read_bytes())).column("n").to_pylist() == [1, 0, 0]
     assert run("--format", "parquet").code == 2
+    query = "SELECT time, n > 0 AS some, 1.5::DECIMAL(4, 2) AS cost FROM events WHERE n > 5"
+    run("--format", "parquet", "-o", str(target))
+    assert pq.read_schema(target).types == [pa.timestamp("us", "UTC"), pa.bool_(), pa.decimal128(4, 2)]
+    assert run("--format", "json").text == ""
+    query = "SELECT n > 0 AS some FROM events ORDER BY n"
+    assert run("--format", "csv", "--limit", "1").text == "some\nfalse\n"
 
 
 def test_payload_text_is_read_by_duckdb(tmp_path: Path):

@@ -70,7 +70,8 @@ def test_ingest_is_exactly_once_and_goes_on_where_it_ended(spark: Any, world: Wo
     assert keys_of(warehouse, "events") == keys_in_log(world)
 
     report = verify_tables(spark, Warehouse(warehouse))
-    assert report.ok, report.to_json()
+    assert report.ok and report.entries == 58, report.to_json()
+    assert "events: 58 rows" in [f"{step.name}: {step.detail[:7]}" for step in report.steps]
 
     # Somebody edits a row, with the tools everybody has.
     path = next(

@@ -242,7 +242,7 @@ def verify(
         facts |= {
             "ok": report.ok,
             "verdict": report.report.verdict,
-            "entries": sum(log.entries for log in report.logs),
+            "entries": report.entries,
             "seconds": round(time.monotonic() - started, 2),
             "failed": [step.to_json() for step in report.steps if step.status == "failed"],
         }
@@ -396,7 +396,10 @@ def _table_line(table: dict[str, Any], width: int) -> str:
     default="auto",
 )
 @choice(
-    "--format form", ("table", "csv", "parquet"), "Output format; parquet needs --output.", default="table"
+    "--format form",
+    ("table", "csv", "json", "parquet"),
+    "Output format; json is one object a line, parquet needs --output.",
+    default="table",
 )
 @option("-o --output", "F", "Write the answer to this file instead of stdout.")
 @spark_options
@@ -424,15 +427,20 @@ def sql(
     store = Warehouse(warehouse).require()
     is_local = remote is None and is_installed() and not needs_spark(query)
     if engine == "duckdb" or (engine == "auto" and is_local):
-        answer = ask_duckdb(store, query, limit, did_you_mean)
+        answer = ask_duckdb(store, query, limit, did_you_mean, as_arrow=form == "parquet")
     else:
         with spark_session(master, remote) as spark:
-            answer = ask(spark, store, query, limit, did_you_mean)
+            answer = ask(spark, store, query, limit, did_you_mean, as_arrow=form == "parquet")
     if output is None and form == "table":
         emit(answer.to_json(), answer.to_text)
-    elif output is None:
-        click.echo(answer.to_csv())
+        return
+    if form == "parquet":
+        raw = answer.to_parquet()
     else:
-        raw = answer.to_parquet() if form == "parquet" else f"{answer.to_csv()}\n".encode()
+        text = answer.to_json_lines() if form == "json" else answer.to_csv()
+        raw = f"{text}\n".encode() if text else b""
+    if output is None:
+        click.echo(raw, nl=False)
+    else:
         write_output(output, raw)
         emit({"rows": len(answer.rows), "path": output}, lambda: f"ok  {len(answer.rows)} rows in {output}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -88,8 +89,8 @@ class Job:
 
     @contextmanager
     def running_on_demand(self) -> Iterator[tuple[SparkSession | Callable[[], SparkSession], dict[str, Any]]]:
-        """Yield as `running`; on this machine a function that starts the session, instead of the session."""
-        if self.remote is not None or not self.master.startswith("local"):
+        """Yield as `running`; without a cluster a function that starts the session, instead of the session."""
+        if self.remote is not None or not re.fullmatch(r"local(\[.*\])?", self.master):
             with self.running() as (spark, facts):
                 yield spark, facts
             return

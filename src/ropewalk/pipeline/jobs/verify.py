@@ -99,6 +99,12 @@ class LogsReport:
     steps: tuple[Step, ...]
 
     allow_partly: bool = False
+    rows: int = 0  # of tables, each an entry of a log
+
+    @property
+    def entries(self) -> int:
+        """Return how many entries were verified."""
+        return self.rows + sum(log.entries for log in self.logs)
 
     @property
     def report(self) -> Report:
@@ -108,7 +114,7 @@ class LogsReport:
             for log in self.logs
             if log.detail is not None
         ]
-        found = Report.of([*self.steps, *failed], entries=sum(log.entries for log in self.logs))
+        found = Report.of([*self.steps, *failed], entries=self.entries)
         return found.accept(partly=self.allow_partly)
 
     @property
@@ -129,7 +135,7 @@ class LogsReport:
             "ok": self.ok,
             "verdict": self.report.verdict,
             "steps": [step.to_json() for step in self.steps],
-            "entries": sum(log.entries for log in self.logs),
+            "entries": self.entries,
             "logs": [log.to_json() for log in self.logs],
         }
 

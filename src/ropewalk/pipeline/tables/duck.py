@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Damaged, Invalid, Unavailable
 from ropewalk.pipeline.launch.java import INSTALL_LINE
-from ropewalk.pipeline.tables.sql import NOTED, Answer, plain
+from ropewalk.pipeline.tables.sql import NOTED, Answer, arrow_rows, plain
 from ropewalk.pipeline.tables.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -61,10 +61,12 @@ def ask_duckdb(
     *,
     seconds_max: float | None = None,
     memory_bytes: int = MEMORY_BYTES_MAX,
+    as_arrow: bool = False,
 ) -> Answer:
     """Return the answer to one SELECT over the tables; raise `Invalid` for anything else.
 
-    `suggest` may name the table that a misspelt name means. Nothing is spilled to disk.
+    With `as_arrow` it also holds an Arrow table. `suggest` may name the table that a misspelt name means. Nothing is
+    spilled to disk.
     """
     if needs_spark(query):
         raise Invalid("DuckDB does not know the syntax `column:member`", advice=JSON_ADVICE)
@@ -73,9 +75,14 @@ def ask_duckdb(
 
         names = _register(connection, warehouse)
         try:
-            found = connection.execute(_only_select(connection, query))
+            statement = _only_select(connection, query)
+            if as_arrow:
+                table = connection.sql(statement).limit(limit).to_arrow_table()
+                rows = tuple(tuple(map(plain, row)) for row in arrow_rows(table))
+                return Answer(tuple(table.column_names), rows, table)
+            found = connection.execute(statement)
             columns = tuple(each[0] for each in found.description or ())
-            rows = found.fetchmany(limit)
+            fetched = found.fetchmany(limit)
         except duckdb.InterruptException as error:
             raise Invalid(
                 f"the query took more than {seconds_max:g} s",
@@ -83,7 +90,7 @@ def ask_duckdb(
             ) from error
         except duckdb.Error as error:
             raise _refusal(str(error), names, suggest) from error
-    return Answer(columns, tuple(tuple(map(plain, row)) for row in rows))
+    return Answer(columns, tuple(tuple(map(plain, row)) for row in fetched))
 
 
 def open_duckdb(

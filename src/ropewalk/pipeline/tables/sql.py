@@ -17,6 +17,7 @@ from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.warehouse import Warehouse
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 CELL_CHARS = 60
@@ -31,6 +32,7 @@ class Answer:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    arrow: pa.Table | None = None  # the same with its types, where they were asked for
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `pipeline sql --json` prints."""
@@ -42,21 +44,22 @@ class Answer:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.columns)
         writer.writerows(
-            [json.dumps(cell) if isinstance(cell, (list, dict)) else cell for cell in row]
+            [json.dumps(cell) if isinstance(cell, (list, dict, bool)) else cell for cell in row]
             for row in self.rows
         )
         return out.getvalue().removesuffix("\n")
 
+    def to_json_lines(self) -> str:
+        """Return the answer as one JSON object a row."""
+        return "\n".join(json.dumps(dict(zip(self.columns, row, strict=True))) for row in self.rows)
+
     def to_parquet(self) -> bytes:
-        """Return the answer as the bytes of a Parquet file."""
-        import pyarrow as pa
+        """Return the answer, which must have been asked for `as_arrow`, as the bytes of a Parquet file."""
         import pyarrow.parquet as pq
 
+        assert self.arrow is not None
         out = io.BytesIO()
-        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
-        pq.write_table(
-            pa.Table.from_arrays([pa.array(list(each)) for each in columns], list(self.columns)), out
-        )
+        pq.write_table(self.arrow, out)
         return out.getvalue()
 
     def _repr_html_(self) -> str:
@@ -101,15 +104,17 @@ def ask(
     query: str,
     limit: int,
     suggest: Callable[[str, Iterable[str]], str | None] = lambda _name, _names: None,
+    *,
+    as_arrow: bool = False,
 ) -> Answer:
     """Return the answer to a query; it is asked again where a writer has replaced files meanwhile.
 
-    `suggest` may say which of the tables a misspelt name means.
+    With `as_arrow` it also holds an Arrow table. `suggest` may say which of the tables a misspelt name means.
     """
     for attempt in range(ATTEMPTS):
         known = len(warehouse.manifests())
         try:
-            return _ask(spark, warehouse, query, limit, suggest)
+            return _ask(spark, warehouse, query, limit, suggest, as_arrow)
         except Exception:
             if attempt + 1 == ATTEMPTS or len(warehouse.manifests()) == known:
                 raise
@@ -122,6 +127,7 @@ def _ask(
     query: str,
     limit: int,
     suggest: Callable[[str, Iterable[str]], str | None],
+    as_arrow: bool,
 ) -> Answer:
     from pyspark.errors import AnalysisException, ParseException
 
@@ -130,7 +136,8 @@ def _ask(
         with refusals_raised():
             names = make_views(spark, warehouse)
             found = _comparable(spark.sql(query)).limit(limit)
-            rows = found.collect()
+            arrow = found.toArrow() if as_arrow else None
+            rows = found.collect() if arrow is None else arrow_rows(arrow)
     except Exception as error:
         cause = error.__cause__ or error
         if isinstance(cause, (AnalysisException, ParseException)):
@@ -142,7 +149,7 @@ def _ask(
             reason = next(line for line in str(cause).splitlines() if line.strip())
             raise Invalid(reason[:300], advice=tables) from error
         raise
-    return Answer(tuple(found.columns), tuple(tuple(map(plain, row)) for row in rows))
+    return Answer(tuple(found.columns), tuple(tuple(map(plain, row)) for row in rows), arrow)
 
 
 def _comparable(table: DataFrame) -> DataFrame:
@@ -157,6 +164,11 @@ def _comparable(table: DataFrame) -> DataFrame:
             for field in table.schema.fields
         )
     )
+
+
+def arrow_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    """Return the rows of a table; two columns may have the same name."""
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def plain(value: Any) -> Any:

@@ -99,7 +99,9 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
     if steps[-1].status == "passed":
         with refusals_raised():
             steps += _folds(spark, warehouse, manifests, source)
-    return LogsReport((), tuple(steps))
+    current = warehouse.current_files(manifests)
+    rows = sum(file.rows for table in GROWING[:2] for file in current.get(table, ()))
+    return LogsReport((), tuple(steps), rows=rows)
 
 
 def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
@@ -108,7 +110,8 @@ def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
     A writer that dies leaves files of the batch it was at, or of a table it had made anew; they are reported, but they
     are no damage: no manifest names them, and the next writer removes them.
     """
-    named = {f.name: f for files in warehouse.current_files(manifests).values() for f in files}
+    tables = warehouse.current_files(manifests)
+    named = {file.name: file for files in tables.values() for file in files}
     warehouse.paths(named.values())  # raises where one is behind a link
     # By digest alone: a damaged file is not parsed.
     present = {
@@ -128,7 +131,7 @@ def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
         f"{len(left)} files of a writer that did not end, as {left[0]}; the next removes them" if left else ""
     )
     return [
-        Step("files", "passed", f"{len(named)} files have their digests"),
+        Step("files", "passed", f"{len(named)} files of {len(tables)} tables have their digests"),
         *([Step.optional("leftovers", told)] if left else []),
     ]
 
@@ -211,7 +214,8 @@ def _held(
     """Compare one table with its fold. In a table that Spark cannot read, find the row that was changed."""
     try:
         stored = _stored(spark, warehouse, manifests, name)
-        return [] if stored is None else [_compare(name, stored, expected)]
+        rows = sum(file.rows for file in warehouse.current_files(manifests).get(name, []))
+        return [] if stored is None else [_compare(name, stored, expected, rows)]
     except Exception as error:
         if find_refusal(str(error)) is not None:
             raise  # the log itself does not verify
@@ -259,7 +263,7 @@ def _stored(
     return spark.read.parquet(*paths) if paths else None
 
 
-def _compare(name: str, stored: DataFrame, expected: DataFrame) -> Step:
+def _compare(name: str, stored: DataFrame, expected: DataFrame, rows: int) -> Step:
     """Return both sides counted together: a row that is not on both sides as often does not come out even."""
     from pyspark.sql import functions as F
 
@@ -272,7 +276,7 @@ def _compare(name: str, stored: DataFrame, expected: DataFrame) -> Step:
     if odd:
         told = "is in the table but not in the log" if odd[0]["_side"] > 0 else "is missing"
         return Step(name, "failed", f"{_name(odd[0].asDict())} {told}" + _more(len(odd)))
-    return Step(name, "passed", "every row is the fold of the log")
+    return Step(name, "passed", f"{rows} rows, each the fold of the log")
 
 
 def _more(count: int) -> str:
