@@ -20,6 +20,7 @@ from ropewalk.kernel.note.key import SignatureType, Signer, Verifier
 from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
 from ropewalk.kernel.note.note import claimed_head, cosign_head, open_head
 from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.witnessed import witness_gate
 from ropewalk.ledger.transparency.head_check import HeadTrust, verify_head
 from ropewalk.ledger.transparency.witness_policy import (
     WitnessPolicy,
@@ -158,6 +159,37 @@ def test_witness_send_and_show(ropewalk, append, crowd):
     assert (shown["witnessed"], shown["unwitnessed"]) == (1, 0)
     assert ropewalk("ledger", "witness", "set", "--channel", "audit", "--none").code == 0
     assert ropewalk("ledger", "witness", "send", "--channel", "audit").code == 3
+
+
+def test_witnesses_replaced_or_raised_have_not_signed_yet(ropewalk, append, crowd, tmp_path):
+    """A head kept from other witnesses covers no block: neither shown, nor for the bound of a closed channel."""
+    set_up, found = crowd
+    set_up(3)
+    first = ("ledger", "witness", "set", "--channel", "audit", *HOST, "--witness", found[0].option)
+    assert ropewalk(*first).code == 0
+    assert append("--witnessed").code == 0
+
+    def shown():
+        return ropewalk("ledger", "witness", "show", "--channel", "audit", "--json").json["witnessed"]
+
+    assert shown() == 2
+    closed = ("--fail", "closed", "--max-unwitnessed", "2")
+    other = ("ledger", "witness", "set", "--channel", "audit", *HOST, "--witness", found[1].option, *closed)
+    assert ropewalk(*other).code == 0
+    assert shown() == 0
+    gate = witness_gate(tmp_path / "repo.git/ropewalk/ledger/audit")
+    assert gate is not None
+    with pytest.raises(Unavailable, match="2 blocks have no 1 cosignatures"):
+        gate(2)
+    assert ropewalk("ledger", "witness", "send", "--channel", "audit").code == 0
+    assert shown() == 2
+    set_up(3)
+    assert shown() == 0, "one of three has signed"
+    assert ropewalk("ledger", "witness", "send", "--channel", "audit").code == 0
+    assert shown() == 2
+    elsewhere = ("--host", "other.example", "--witness", found[0].option)
+    assert ropewalk("ledger", "witness", "set", "--channel", "audit", *elsewhere).code == 0
+    assert shown() == 0, "a head of another origin"
 
 
 def test_bundles_and_receipts_carry_cosignatures(ropewalk, append, crowd):

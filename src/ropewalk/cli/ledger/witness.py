@@ -99,13 +99,12 @@ def set_(
 @channel_option
 def show(channel: str) -> None:
     """Show the witnesses of a channel, and the newest head with enough cosignatures."""
-    from ropewalk.kernel.note.note import claimed_head
     from ropewalk.ledger.channel.witnessed import read_witness_policy, read_witnessed
 
     with read_channel(channel) as reading:
         policy, note = read_witness_policy(reading.folder), read_witnessed(reading.folder)
         height = reading.head().height
-    size = 0 if note is None else claimed_head(note)[0].size
+    size = 0 if policy is None else policy.covered(note)
     answer = {
         "channel": channel,
         "policy": None if policy is None else policy.to_json(),

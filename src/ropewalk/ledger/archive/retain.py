@@ -20,7 +20,6 @@ from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import RangeExceeded
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note.note import claimed_head
 from ropewalk.ledger.archive.cold import cold_store
 from ropewalk.ledger.archive.write import hot_from
 from ropewalk.ledger.channel.channel import Channel
@@ -109,10 +108,10 @@ def retain_channel(
 
 def _boundary(reading: Channel, hot: int) -> tuple[int, str | None]:
     """Return the first height that stays, and what made it lower than the retention asks."""
-    if read_witness_policy(reading.folder) is None:
+    policy = read_witness_policy(reading.folder)
+    if policy is None:
         return hot, None
-    note = read_witnessed(reading.folder)
-    witnessed = 0 if note is None else claimed_head(note)[0].size
+    witnessed = policy.covered(read_witnessed(reading.folder))
     if witnessed >= hot:
         return hot, None
     return witnessed, f"only {witnessed} blocks are under a witnessed head"

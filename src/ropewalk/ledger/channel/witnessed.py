@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ropewalk.disk.durable import read_optional
 from ropewalk.errors import Damaged, RopewalkError
-from ropewalk.kernel.note.note import claimed_head
 from ropewalk.ledger.transparency.witness_policy import NOTE, SETTINGS, WitnessPolicy, parse_witness_policy
 
 
@@ -32,7 +31,6 @@ def witness_gate(folder: Path) -> Callable[[int], None] | None:
         return None
 
     def check(height: int) -> None:
-        note = read_witnessed(folder)
-        policy.check_backlog(height, 0 if note is None else claimed_head(note)[0].size)
+        policy.check_backlog(height, policy.covered(read_witnessed(folder)))
 
     return check

@@ -68,6 +68,18 @@ class WitnessPolicy:
             "unwitnessed_max": self.unwitnessed_max,
         }
 
+    def covered(self, note: bytes | None) -> int:
+        """Return how many blocks are under the kept head; 0 unless enough of these witnesses have cosigned it.
+
+        Its signatures were verified when it was kept; the host, the witnesses and the threshold may be others since.
+        """
+        if note is None:
+            return 0
+        head, lines = claimed_head(note)
+        mine = {(key.name, key.key_id) for key in self.keys}
+        names = {line.name for line in lines if (line.name, line.key_id) in mine}
+        return head.size if len(names) >= self.threshold and head.origin.startswith(f"{self.host}/") else 0
+
     def check_backlog(self, height: int, witnessed: int) -> None:
         """Raise unless the block of that height may be sealed, with `witnessed` blocks under a cosigned head."""
         if self.unwitnessed_max is not None and height - witnessed >= self.unwitnessed_max:

@@ -17,7 +17,6 @@ from typing import Any
 from ropewalk.disk.state_folder import StateFolder
 from ropewalk.errors import Invalid, NotFound, RopewalkError
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note.note import claimed_head
 from ropewalk.ledger.archive.write import verified_blocks
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.channel.channel import Channel, open_channel
@@ -157,8 +156,7 @@ class Watch:
                     continue
                 closed = policy.unwitnessed_max is not None
                 with open_channel(self._home, channel) as reading:
-                    note, height = read_witnessed(reading.folder), reading.head().height
-                    left = height - (0 if note is None else claimed_head(note)[0].size)
+                    left = reading.head().height - policy.covered(read_witnessed(reading.folder))
                     waiting.append((channel, left))
                     if left:
                         WitnessClient(reading, self._writer.keys(channel)[0]).collect(
