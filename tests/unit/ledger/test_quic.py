@@ -386,3 +386,23 @@ def test_quic_datagrams_fit_every_path(tmp_path, pki, monkeypatch):
     monkeypatch.setattr(settings, "LOOPBACK_DATAGRAM_BYTES", far.max_datagram_size)  # as between machines
     assert with_quic(tmp_path, pki, act) > 800_000
     assert len(sizes) > 1_000 and max(sizes) == 1_200
+
+
+def test_quic_lost_connection_with_more_ids_than_streams(tmp_path, pki):
+    """Requests that wait for a stream of the lost connection go over the next one; each is sealed once."""
+
+    async def main() -> list[Any]:
+        own, files = files_of(pki.folder / "server"), files_of(pki.folder / "ada")
+        async with (
+            served(tmp_path, port=None, files=own, quic=ANY) as server,
+            LedgerClient(server.url, "audit", files=files) as remote,
+        ):
+            asked = [asyncio.create_task(remote.submit(command(f"c{i}").raw)) for i in range(8 * STREAMS_MAX)]
+            await soon(lambda: remote._newest().number > STREAMS_MAX - 4)  # it waits for a stream
+            for link in list(server._listening["quic"]._listener._links):  # type: ignore[attr-defined]
+                link.close_with(EXCESSIVE_LOAD, Unavailable("dropped"))
+            return await asyncio.wait_for(asyncio.gather(*asked), 60)
+
+    assert all(isinstance(each, LedgerReceipt) for each in asyncio.run(main()))
+    with open_channel(tmp_path, "audit") as channel:
+        assert channel.head().envelopes == 8 * STREAMS_MAX
