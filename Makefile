@@ -6,7 +6,7 @@ READY := .venv/.ready
 EXTRAS := spark server nats grpc quic otel objects hsm snark timestamp iceberg test
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all check bench torture simulate mutants vectors lock docs clean console
+.PHONY: demo test test-all test-spark-versions check bench torture simulate mutants vectors lock docs clean console
 
 demo: $(READY)  ## run the main job on sample data
 	@$(BIN)/ropewalk demo
@@ -17,6 +17,9 @@ test: $(READY)  ## the fast lane, at most 7 minutes on two cores; report in buil
 test-all: $(READY)  ## the slow lane, all that `make test` leaves out; report in build/test-all.xml
 	$(PYTEST) -m slow --junitxml=build/test-all.xml tests
 	$(PYTEST) -m "not slow" --hypothesis-profile thorough tests/property/test_jcs_differential.py
+
+test-spark-versions: $(READY)  ## source and ingest on PySpark 4.0 to 4.3, each installed for its tests; VERSIONS="4.1" for some
+	$(BIN)/python -m tests.spark_versions $(VERSIONS)
 
 check: $(READY)  ## lint, types, layers, generated files
 	$(BIN)/ruff check .

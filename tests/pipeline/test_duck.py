@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.cli.common.suggest import did_you_mean
+from ropewalk.cli.pipeline.doctor import _steps
 from ropewalk.errors import Damaged, Invalid, Unverified
 from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark
 from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -160,3 +162,22 @@ def test_doctor_checks_versions_and_the_warehouse(store: Warehouse, tmp_path: Pa
     next((store.path / "events").rglob("*.parquet")).unlink()
     broken = ropewalk("pipeline", "doctor", "--warehouse", str(store.path))
     assert broken.code == 7 and "is missing" in broken.text
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "said"),
+    [
+        ("4.1.4", "passed", "streams of logs need 4.2"),
+        ("4.2.0", "passed", "4.2.0"),
+        ("3.5.9", "failed", "must be 4.0 or later"),
+    ],
+)
+def test_doctor_says_what_an_older_pyspark_lacks(
+    monkeypatch: pytest.MonkeyPatch, version: str, status: str, said: str
+):
+    known = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: version if name == "pyspark" else known(name)
+    )
+    (step,) = [each for each in _steps(None) if each.name == "pyspark"]
+    assert step.status == status and step.detail.endswith(said)

@@ -17,6 +17,7 @@ from ropewalk.kernel.report import Report, Step
 from ropewalk.kernel.terminal_text import printable
 
 PACKAGES = {"pyspark": (4, 0), "pyarrow": (15, 0), "pandas": (2, 2), "duckdb": (1, 4)}
+STREAMS_FROM = (4, 2)  # of PySpark
 MEMORY_MIN_MB = 2048
 
 
@@ -41,12 +42,13 @@ def _steps(warehouse: Path | None) -> Iterator[Step]:
         except importlib.metadata.PackageNotFoundError:
             yield Step(name, "failed", f"not installed; run: {INSTALL_LINE}")
             continue
-        is_new = tuple(int(each) for each in version.split(".")[:2] if each.isdigit()) >= minimum
-        yield Step(
-            name,
-            "passed" if is_new else "failed",
-            version if is_new else f"{version}; must be {wanted} or later",
-        )
+        found = tuple(int(each) for each in version.split(".")[:2] if each.isdigit())
+        if found < minimum:
+            yield Step(name, "failed", f"{version}; must be {wanted} or later")
+        elif name == "pyspark" and found < STREAMS_FROM:
+            yield Step(name, "passed", f"{version}; streams of logs need 4.2")
+        else:
+            yield Step(name, "passed", version)
     try:
         java = find_java(os.environ)
         yield Step("java", "passed", f"{java.version}, {java.path} (from {java.found_by})")

@@ -19,19 +19,30 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
-from ropewalk.errors import Invalid, InvalidName, RopewalkError
+from ropewalk.errors import Invalid, InvalidName, RopewalkError, Unavailable
 from ropewalk.pipeline.source.offsets import Offset, Range
 from ropewalk.pipeline.source.query import Query, make_query
 from ropewalk.pipeline.source.refusals import marked
 from ropewalk.pipeline.source.schemas import CHECK_COLUMNS, COLUMNS, arrow_batch, arrow_schema, ddl
 from ropewalk.pipeline.source.table_options import is_table, parse_options, pick_options, schema_with_options
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_STREAMS = True
+except ModuleNotFoundError:
+    # PySpark before 4.2 does not say where a batch starts, so a log rewritten behind a stream would go unnoticed.
+    HAS_STREAMS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stand in for the base class."""
+
 
 WRITE_OPTIONS = ("repository", "path", "topic", "topics", "engine")
 
@@ -66,6 +77,12 @@ class RopewalkSource(DataSource):
             return LogWriter(pick_options(self.options), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        with _refusals_marked():
+            if not HAS_STREAMS:
+                raise Unavailable(
+                    "streams of logs need PySpark 4.2 or newer",
+                    advice="Use `ropewalk pipeline ingest --follow`, or install a newer PySpark.",
+                )
         return LogStreamReader(self._query(_kept_options(schema)))
 
 
