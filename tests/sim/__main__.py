@@ -20,6 +20,7 @@ from tests.sim.gossip_live import run as run_live_world
 from tests.sim.ledger_world import run as run_ledger_world
 from tests.sim.power.run import FAULTS, faster, remembered_signatures, simulate, simulate_faults, simulate_rot
 from tests.sim.power.workloads import WORKLOADS
+from tests.sim.rights_world import run as run_rights_world
 from tests.sim.stream_world import run as run_stream_world
 
 REPORT = Path("build/simulate.json")
@@ -32,8 +33,14 @@ WORLDS = {
     "git_worlds": run_git_world,
     "ledger_worlds": run_ledger_world,
     "stream_worlds": run_stream_world,
+    "rights_worlds": run_rights_world,
 }
-ENGINES = {"git_worlds": "gitlog", "ledger_worlds": "ledger", "stream_worlds": "stream"}
+ENGINES = {
+    "git_worlds": "gitlog",
+    "ledger_worlds": "ledger",
+    "stream_worlds": "stream",
+    "rights_worlds": "server",
+}
 
 
 def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:

@@ -153,18 +153,22 @@ class World:
         self.seen = found
 
     def consume(self, chance: random.Random) -> None:
-        with self.opened() as log, log.consume(GROUP, TOPIC, chance.randint(1, 9), layout=MESSAGES) as events:
-            self.handled += [each.ulid for each in events]
+        with self.opened() as log:
+            with log.consume(GROUP, TOPIC, chance.randint(1, 9), layout=MESSAGES) as events:
+                self.handled += [each.ulid for each in events]
+            self._check_cursor(log)
 
     def consume_killed(self, chance: random.Random) -> None:
         """The consumer dies before its cursor moves: what it handled comes again."""
-        with (
-            contextlib.suppress(InterruptedError),
-            self.opened() as log,
-            log.consume(GROUP, TOPIC, chance.randint(1, 9), layout=MESSAGES) as events,
-        ):
-            self.handled += [each.ulid for each in events]
-            raise InterruptedError
+        with self.opened() as log:
+            before = cursors(log)
+            with (
+                contextlib.suppress(InterruptedError),
+                log.consume(GROUP, TOPIC, chance.randint(1, 9), layout=MESSAGES) as events,
+            ):
+                self.handled += [each.ulid for each in events]
+                raise InterruptedError
+            assert cursors(log) == before, "the cursor moved although the consumer died"
 
     def mirror(self, _chance: random.Random) -> None:
         with self.opened() as log:
@@ -267,11 +271,14 @@ class World:
             assert len(found) == len(self.broker.messages), "the other log does not hold every message once"
             assert verify_gitlogs(other.store, deep=True).ok, "the other log does not verify"
 
+    def _check_cursor(self, log: GitRepository) -> None:
+        for cursor in cursors(log):
+            assert cursor.ulid in self.handled, "the cursor is ahead of what was handled"
+
     def _check_consumer(self, log: GitRepository) -> None:
         first_times = list(dict.fromkeys(self.handled))
         assert first_times == self.seen[: len(first_times)], "the consumer passed events over"
-        for cursor in cursors(log):
-            assert cursor.ulid in self.handled, "the cursor is ahead of what was handled"
+        self._check_cursor(log)
         with log.consume(GROUP, TOPIC, 10_000, layout=MESSAGES) as events:
             rest: list[str] = [each.ulid for each in events]
         assert list(dict.fromkeys([*self.handled, *rest])) == self.seen, "events are lost to the consumer"

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.store.pack_reader import OPEN_PACKS_MAX
 from tests.serving import Served, command, environment, serving
 from tests.torture.serve_sockets import rss_mib
 
@@ -33,7 +34,9 @@ LIVES = 12  # of the server, at least; a life has at most LIFE_S
 LIFE_S = 600.0
 SAMPLE_S = 2.0
 GROWN_MIB_MAX, FILES_MAX = 100, 400  # a roll-up of packs takes most of it
-REMOVED_MAX = 96  # mapped files that are removed: packs of readers that were open when they were rolled up
+REMOVED_MAX = (
+    OPEN_PACKS_MAX  # mapped files that are removed: packs a reader had open when they were rolled up
+)
 PLOT = (720, 120)
 
 

@@ -31,6 +31,7 @@ from tests.sim.power.workloads import WORKLOADS
 
 __all__ = [
     "FAULTS",
+    "busy_elsewhere",
     "check_state",
     "faster",
     "in_sector",
@@ -72,6 +73,18 @@ def kept(recording: Recording, away: str) -> Recording:
             kind, path = ("s", name) if call.kind in "wWtsf" else ("d", str(PurePosixPath(name).parent))
             calls.append(Call(kind, call.inode, 0, path, "", b""))
     return replace(recording, calls=tuple(calls))
+
+
+def busy_elsewhere(recording: Recording, away: str) -> frozenset[int]:
+    """Return the cuts at which git on the other machine holds a lock: it keeps its power, goes on and lets go."""
+    begun: dict[str, int] = {}
+    busy: set[int] = set()
+    for after, call in enumerate(recording.calls if away else (), 1):
+        if call.kind == "c" and call.path.startswith(f"{away}/") and call.path.endswith(".lock"):
+            begun[call.path] = after
+        elif call.kind in "ru" and call.path in begun:
+            busy.update(range(begun.pop(call.path), after))
+    return frozenset(busy)
 
 
 def check_state(
@@ -254,9 +267,12 @@ def simulate(
     with recorded(name) as (recording, folder):
         honoured = tuple(call for call in recording.calls if call.kind not in ignore)
         recording = replace(recording, calls=honoured)
+        busy = busy_elsewhere(recording, WORKLOADS[name].away)
         for state in crash_states(recording, seed=seed, mixes=mixes, share=share):
             if count.enough():
                 break
+            if state.after in busy:
+                continue
             count.add(state, check_state(WORKLOADS[name], state, folder))
     return count.report(name, seed, len(recording.calls))
 
@@ -277,6 +293,7 @@ def simulate_faults(
             with recorded(name, f"{kind}:{at}:{length}") as (recording, folder):
                 calls = len(recording.calls)
                 cuts = {calls, *(chance.randrange(calls) for _ in range(CUTS - 1))}
+                cuts -= busy_elsewhere(recording, WORKLOADS[name].away)
                 cuts = {cut for cut in cuts if not in_sector(recording, cut)}
                 for state in crash_states(recording, seed=seed, mixes=mixes, cuts=cuts):
                     if count.enough():
