@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
 
+from ropewalk.errors import Unavailable
 from tests.sim.power.recording import Call, Recording
 from tests.sim.power.run import busy_elsewhere, recorded, simulate
 from tests.sim.power.states import ACKNOWLEDGED, crash_states, last_state
@@ -61,6 +63,21 @@ def test_push_leaves_git_configuration_whole():
         states = list(crash_states(recording, seed=1, mixes=0, cuts=cuts))
         kept = [state.files["log.git/config"][1] for state in states]
     assert kept and all(b"[core]" in raw and b'[remote "origin"]' in raw for raw in kept)
+
+
+def test_push_goes_on_after_a_lock_left_by_git(tmp_path):
+    """A cut in a fetch left `head.lock` of a tracking ref: every later push was refused (seed 26112102, `sync` 6)."""
+    workload = WORKLOADS["push"]
+    workload.prepare(tmp_path)
+    workload.work(tmp_path, lambda _receipt: None)
+    head = tmp_path / "log.git/refs/ropewalk/remotes/origin/gatos/shiplog/demo/head"
+    head.unlink()
+    lock = head.with_name("head.lock")
+    lock.touch()
+    with pytest.raises(Unavailable, match="cannot lock ref"):  # its owner may be at work
+        list(workload.check(tmp_path, []))
+    os.utime(lock, (0, 0))
+    assert list(workload.check(tmp_path, [])) == []
 
 
 def states_of(*calls: Call) -> list[dict[str, bytes]]:

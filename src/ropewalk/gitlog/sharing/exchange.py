@@ -95,6 +95,7 @@ def _pull(log: GitRepository, done: Exchange, *, who: str, rebase: bool, interac
     store, remote = log.store, done.remote
     configure(store.place.git_dir, remote)
     base = _tracked(log, remote)
+    store.refs.break_abandoned(tracking_prefix(remote))  # git would ask a person to remove each
     fetch(store.place.git_dir, remote, interactive=interactive)
     theirs = _tracked(log, remote)
     done.diverged.clear()
