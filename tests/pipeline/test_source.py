@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ropewalk.errors import HistoryRewritten, RopewalkError
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.source.query import make_query
 from ropewalk.pipeline.source.refusals import find_refusal
-from ropewalk.pipeline.source.source import LogStreamReader
+from ropewalk.pipeline.source.source import LogReader, LogStreamReader, _freeze_imports
 from tests.pipeline.tampering import TAMPERINGS, lose_commit, rewrite_history
 from tests.pipeline.world import World, mostly_slow
 
@@ -37,6 +38,17 @@ def test_spark_finds_the_source_and_sees_the_rows_that_arrow_sees(spark: Any, wo
     assert frame.where("verdict = 'passed'").count() == 47
     summed = frame.where("topic = 'prod'").selectExpr("sum(variant_get(payload, '$.n', 'int'))")
     assert summed.first()[0] == sum(range(12))
+
+
+def test_workers_do_not_collect_their_modules(world: World):
+    """Spark's workers collect garbage after every task: of all modules, that takes longer than a small task."""
+    _freeze_imports.cache_clear()
+    reader = LogReader(make_query({"repository": str(world.path)}))
+    try:
+        assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 47
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
 
 
 def test_source_filter_then_count_all(spark: Any, world: World):

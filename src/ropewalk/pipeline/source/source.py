@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,8 +248,17 @@ def _read(query: Query, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             yield from _verdicts(query, partition.part)
             return
         schema = arrow_schema(query.columns, COLUMNS)
-        for rows in query.logs(partition.part.log.engine).read(partition.part, query.want):
+        logs = query.logs(partition.part.log.engine)
+        _freeze_imports()
+        for rows in logs.read(partition.part, query.want):
             yield arrow_batch(rows, schema)
+
+
+@cache
+def _freeze_imports() -> None:
+    """Take the modules of a worker out of garbage collection: Spark's workers collect everything after every task."""
+    gc.collect()
+    gc.freeze()
 
 
 def _verdicts(query: Query, part: Range) -> Iterator[pa.RecordBatch]:
