@@ -20,9 +20,11 @@ FROM (SELECT *, json_extract_string(entry, ['$.trailer.env', '$.trailer.what.ser
   '$.trailer.why.ticket']) AS found FROM {events} WHERE engine = 'gitlog' AND verdict = 'passed')
 WHERE found[2] IS NOT NULL AND found[4] IS NOT NULL
 """
+# What a later deployment may change: the current one of its service and place, and failures that none made good yet.
+_OPEN = "current OR (status = 'failed' AND recovery_s IS NULL AND ended IS NOT NULL)"
 _RECORDED = """
 SELECT env, service, artifact, status, started, ended, committed, reason, ticket, author, topic, height, commit
-FROM {recorded}
+FROM {recorded} WHERE {open}
 """
 # `lead_time_s` counts from the payload's `committed_at`, else from the deployment's start, to its end; `recovery_s` of
 # a failed deployment to the end of the next success of that service and place.
@@ -52,15 +54,19 @@ def write_deployments(
 ) -> None:
     """Write both tables, each as one file in the folder of its name: what `events` holds, on top of what is recorded.
 
-    What is recorded is taken over: reading every event again for every batch would cost ever more.
+    What is recorded is taken over, and only what may still change is computed again: reading every event again for
+    every batch would cost ever more.
     """
     import pyarrow.parquet as pq
 
-    rows = _ROWS.format(events=read_parquet(events))
+    rows, settled = _ROWS.format(events=read_parquet(events)), ""
     if recorded:
-        rows = f"{_RECORDED.format(recorded=read_parquet(recorded))} UNION ALL {rows}"
+        before = read_parquet(recorded)
+        rows = f"{_RECORDED.format(recorded=before, open=_OPEN)} UNION ALL {rows}"
+        settled = f" UNION ALL BY NAME FROM {before} WHERE NOT ({_OPEN})"
     with open_duckdb(spill=deployments.parent / "spill") as connection:
-        connection.execute(f"CREATE TABLE history AS {_HISTORY.format(rows=rows)}")
+        connection.execute(f"CREATE TABLE changed AS {_HISTORY.format(rows=rows)}")
+        connection.execute(f"CREATE VIEW history AS FROM changed{settled}")
         for query, folder in (("FROM history ORDER BY topic, height", deployments), (_MEASURES, measures)):
             folder.mkdir(parents=True, exist_ok=True)
             schema = table_schema(folder.name)
