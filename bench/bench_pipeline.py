@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -44,16 +44,9 @@ CACHE = Path(tempfile.gettempdir()) / f"ropewalk-bench-pipeline-{os.getuid()}"
 def fill_ledger(home: Path, channel: str, count: int, *, signed: bool) -> None:
     """A channel of sealed blocks. Unsigned: envelopes of the right form whose own signatures nobody will check."""
     create_channel(home, channel, "node", NODE.public)
-    first = _envelope(0)
-    below, height = GENESIS, 0
+    below = GENESIS
     with SegmentWriter(home / "ledger" / channel) as writer:
-        for start in range(0, count, PER_BLOCK):
-            numbers = range(start, min(start + PER_BLOCK, count))
-            raws = (
-                [_envelope(number) for number in numbers]
-                if signed
-                else [first.replace(b'"n":0', b'"n":%d' % number) for number in numbers]
-            )
+        for height, raws in enumerate(_blocks(count, signed=signed)):
             block = seal(
                 NODE,
                 channel=channel,
@@ -63,8 +56,24 @@ def fill_ledger(home: Path, channel: str, count: int, *, signed: bool) -> None:
                 timestamp_ns=NOW_NS + height,
             )
             writer.append(height, block.lines())
-            below, height = block.hash, height + 1
+            below = block.hash
         writer.sync()
+
+
+def _blocks(count: int, *, signed: bool) -> Iterator[list[bytes]]:
+    """The envelopes of each block. Signing is nearly all of the work, so two processes do it."""
+    numbers = [range(start, min(start + PER_BLOCK, count)) for start in range(0, count, PER_BLOCK)]
+    if signed:
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            yield from pool.map(_signed, numbers)
+        return
+    first = _envelope(0)
+    for each in numbers:
+        yield [first.replace(b'"n":0', b'"n":%d' % number) for number in each]
+
+
+def _signed(numbers: range) -> list[bytes]:
+    return [_envelope(number) for number in numbers]
 
 
 def _envelope(number: int) -> bytes:

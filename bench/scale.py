@@ -35,7 +35,7 @@ def processes() -> dict[int, tuple[str, float, int]]:
         except OSError:
             continue
         if fields:
-            stats[int(each.name)] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
+            stats[int(each.name)] = int(fields[1]), sum(map(int, fields[11:13])) / TICKS
     ours, found = [os.getpid()], {}
     for pid in ours:  # grows: a child may have a lower number than its parent
         ours += [child for child, (parent, _) in stats.items() if parent == pid]
@@ -53,20 +53,29 @@ def processes() -> dict[int, tuple[str, float, int]]:
 def measured(into: dict[str, Any]) -> Iterator[None]:
     """Write down what a block takes: seconds, CPU seconds, and the peak of each kind of process in MB."""
     peaks, ended = {"driver": 0, "jvm": 0, "worker": 0}, threading.Event()
+    used: dict[
+        int, float
+    ] = {}  # also of workers that end meanwhile: Spark ends idle ones, and nothing counts them
+
+    def look() -> None:
+        for pid, (kind, cpu, resident) in processes().items():
+            peaks[kind], used[pid] = max(peaks[kind], resident), cpu
 
     def watch() -> None:
-        while not ended.wait(0.2):
-            for kind, _, resident in processes().values():
-                peaks[kind] = max(peaks[kind], resident)
+        while not ended.wait(0.5):
+            look()
 
-    before, started = sum(cpu for _, cpu, _ in processes().values()), time.monotonic()
+    look()
+    before, started = sum(used.values()), time.monotonic()
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     yield
     ended.set()
     thread.join()
     into["seconds"] = round(time.monotonic() - started, 1)
-    into["cpu_s"] = round(sum(cpu for _, cpu, _ in processes().values()) - before, 1)
+    into["load"] = round(os.getloadavg()[0], 1)
+    look()
+    into["cpu_s"] = round(sum(used.values()) - before, 1)
     into["peak_mb"] = {kind: value >> 20 for kind, value in peaks.items()}
 
 
@@ -77,21 +86,22 @@ def exponent(sizes: list[int], values: list[float]) -> float:
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
 
 
-def run(engine: str, sizes: list[int], folder: Path) -> dict[str, Any]:
+def run(engine: str, sizes: list[int], folder: Path, keep: bool) -> dict[str, Any]:
     from ropewalk.pipeline.jobs.ingest import Ingest
     from ropewalk.pipeline.jobs.verify import verify_logs
 
     results: list[dict[str, Any]] = []
     for size in sizes:
         path = folder / f"{engine}-{size}.git"
+        one: dict[str, Any] = {"size": size, "ingest": {}, "verify": {}}
         if not path.exists():
             home = make_repository(path)[0].home
-            if engine == "ledger":
-                fill_ledger(home, "signed", size, signed=True)
-            else:
-                fill_git(path, "prod", size)
+            with measured(one.setdefault("make", {})):
+                if engine == "ledger":
+                    fill_ledger(home, "signed", size, signed=True)
+                else:
+                    fill_git(path, "prod", size)
         spark = launch(Setting("local[2]", cache=CACHE, memory_mb=1024, quick=False), os.environ)
-        one: dict[str, Any] = {"size": size, "ingest": {}, "verify": {}}
         try:
             with tempfile.TemporaryDirectory(dir=folder) as tables:
                 with measured(one["ingest"]):
@@ -106,17 +116,29 @@ def run(engine: str, sizes: list[int], folder: Path) -> dict[str, Any]:
             stop(spark)
         print(json.dumps(one), flush=True)
         results.append(one)
-        shutil.rmtree(path)
+        if not keep:
+            shutil.rmtree(path)
     if len(sizes) < 2:
         return {"engine": engine, "results": results, "exponents": {}}
-    slopes = {
-        f"{job} {what}": round(exponent(sizes, [each[job][what] for each in results]), 2)
-        for job in results[0].keys() - {"size"}
-        for what in ("seconds", "cpu_s")
-    } | {
-        f"{job} memory": round(exponent(sizes, [sum(each[job]["peak_mb"].values()) for each in results]), 2)
-        for job in results[0].keys() - {"size"}
-    }
+    slopes = (
+        {
+            f"{job} {what}": round(exponent(sizes, [each[job][what] for each in results]), 2)
+            for job in results[0].keys() - {"size", "make"}
+            for what in ("seconds", "cpu_s")
+        }
+        | {
+            f"{job} cpu µs/event": round(
+                (results[-1][job]["cpu_s"] - results[0][job]["cpu_s"]) * 1e6 / (sizes[-1] - sizes[0]), 1
+            )
+            for job in results[0].keys() - {"size", "make"}
+        }
+        | {
+            f"{job} memory": round(
+                exponent(sizes, [sum(each[job]["peak_mb"].values()) for each in results]), 2
+            )
+            for job in results[0].keys() - {"size", "make"}
+        }
+    )
     return {"engine": engine, "results": results, "exponents": slopes}
 
 
@@ -125,8 +147,11 @@ def main() -> None:
     parser.add_argument("--engine", choices=("gitlog", "ledger"), default="gitlog")
     parser.add_argument("--sizes", default="100000,1000000,10000000")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--keep", action="store_true", help="leave the logs in the folder, for another run")
     options = parser.parse_args()
-    report = run(options.engine, [int(each) for each in options.sizes.split(",")], options.folder)
+    report = run(
+        options.engine, [int(each) for each in options.sizes.split(",")], options.folder, options.keep
+    )
     Path("build").mkdir(exist_ok=True)
     Path(f"build/scale-{options.engine}.json").write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps(report["exponents"]))
