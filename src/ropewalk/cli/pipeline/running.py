@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
@@ -94,8 +94,9 @@ class Job:
             with self.running() as (spark, facts):
                 yield spark, facts
             return
+        started = spark_session(self.master, None)
         with recorded(self.store, self.name) as facts, ExitStack() as stack:
-            yield lambda: stack.enter_context(spark_session(self.master, None)), facts
+            yield lambda: stack.enter_context(started), facts
 
 
 def as_job(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -123,21 +124,30 @@ def check_names(place: Path, engine: str | None, topics: str | None) -> None:
         make_query({"repository": str(place), **named}).names()
 
 
+def spark_session(
+    master: str, remote: str | None, *, memory_mb: int = 1024
+) -> AbstractContextManager[SparkSession]:
+    """Check the settings, and return a Spark session for one command that starts when it is entered.
+
+    Only this function reads the environment.
+    """
+    memory_mb = _memory_mb(os.environ.get("ROPEWALK_SPARK_MEMORY_MB"), memory_mb)
+    return _launched(master, remote, memory_mb, bool(os.environ.get("ROPEWALK_DEBUG")))
+
+
 @contextmanager
-def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> Iterator[SparkSession]:
-    """Yield a Spark session for one command. Only this function reads the environment."""
+def _launched(master: str, remote: str | None, memory_mb: int, debug: bool) -> Iterator[SparkSession]:
     from ropewalk.pipeline.launch.launch import Setting, require_spark, stop
     from ropewalk.pipeline.launch.shipping import launch_equipped
 
     require_spark()
-    debug = session().debug or bool(os.environ.get("ROPEWALK_DEBUG"))
     setting = Setting(
         master,
         remote,
         cache_folder(),
-        memory_mb=_memory_mb(os.environ.get("ROPEWALK_SPARK_MEMORY_MB"), memory_mb),
+        memory_mb=memory_mb,
         quick=master.startswith("local"),
-        log_level="warn" if debug else "off",
+        log_level="warn" if debug or session().debug else "off",
     )
     spark = launch_equipped(setting, os.environ, told=say)
     try:
