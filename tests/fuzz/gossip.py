@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from ropewalk.errors import Invalid
 from ropewalk.gossip.core import dag_json, message
 from ropewalk.gossip.core.ids import id_of, key_of
 from ropewalk.gossip.core.profiles import PROFILES
 from ropewalk.gossip.peer import multistream, yamux
 from ropewalk.gossip.sync import wire
+from ropewalk.gossip.sync.discovery import LEARNED_MAX, AddressBook
 from ropewalk.gossip.sync.questions import (
     ChildrenRequest,
     ChildrenResponse,
@@ -67,6 +70,16 @@ def _response(profile: Any) -> Callable[[bytes], None]:
 def _event(raw: bytes) -> None:
     found = wire.decode_event(raw)
     assert wire.decode_event(wire.encode_event(found)) == found
+
+
+def _addresses(raw: bytes) -> None:
+    own, others = wire.decode_addresses(raw, 4, 64)
+    assert len(own) <= 4
+    assert len(others) <= 64
+    book = AddressBook(patterns=["*.example.org:7447"])
+    with contextlib.suppress(Invalid):
+        book.hear("peer", raw)
+    assert len(book.learned()) <= LEARNED_MAX
 
 
 def _frames(raw: bytes) -> None:
@@ -127,6 +140,7 @@ def _catalogue() -> tuple[Parser, ...]:
         ("wire_response_v0.6", _response("v0.6"), _responses("v0.6")),
         ("wire_response_v0.13", _response("v0.13"), _responses("v0.13")),
         ("wire_event", _event, (wire.encode_event(wire.Insert(bytes(20), messages["v0.6"])),)),
+        ("wire_addresses", _addresses, (wire.encode_addresses(["ws://a.example.org:1"], ["wss://[::1]:2"]),)),
         ("frames", _frames, (wire.frame(b"abc") + wire.frame(b"") + b"\x85",)),
         ("yamux", _yamux, (_yamux_sample(),)),
         ("multistream", _multistream, (multistream.Dialer("/chat").data_to_send(),)),

@@ -149,15 +149,6 @@ def test_key_heights_of_version_1_are_read(tmp_path):
     assert b'"version":2' in (tmp_path / "keys.json").read_bytes()
 
 
-def test_index_of_version_3_is_replaced(scene):
-    for path in scene.files:
-        path.unlink()
-    for name in ("data.mdb", "lock.mdb"):
-        (scene.index / name).write_bytes(b"an index of LMDB")
-    assert scene.look() is None
-    assert not (scene.index / "data.mdb").exists()
-
-
 def test_index_files_find_every_row_of_many_runs(tmp_path):
     random_bytes = random.Random(SEED).randbytes
     files = IndexFiles(tmp_path)
