@@ -3,14 +3,21 @@
 import json
 import sys
 
-from aics_witness.feeder import WitnessClient, merge_cosignatures
 
-[url, vkey], steps = sys.argv[1:], json.load(sys.stdin)
-with WitnessClient(url, vkey) as client:
-    for head, proofs in steps:
+def main() -> None:
+    """Write the last head with its cosignatures to stdout."""
+    from aics_witness.feeder import WitnessClient, merge_cosignatures  # only in an environment of its own
 
-        def prove(old: int, _new: int, proofs: dict[str, list[str]] = proofs) -> list[bytes]:
-            return [bytes.fromhex(each) for each in proofs[str(old)]]
+    [url, vkey], steps = sys.argv[1:], json.load(sys.stdin)
+    with WitnessClient(url, vkey) as client:
+        for head, proofs in steps:
 
-        note = merge_cosignatures(head, client.submit(head, prove))
-sys.stdout.buffer.write(note)
+            def prove(old: int, _new: int, proofs: dict[str, list[str]] = proofs) -> list[bytes]:
+                return [bytes.fromhex(each) for each in proofs[str(old)]]
+
+            note = merge_cosignatures(head, client.submit(head, prove))
+    sys.stdout.buffer.write(note)
+
+
+if __name__ == "__main__":
+    main()
