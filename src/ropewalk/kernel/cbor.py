@@ -126,13 +126,14 @@ def decode(raw: bytes) -> Cbor:
 
 
 def _encode(value: object, dialect: Dialect) -> bytes:
-    try:
-        raw = _encode_quickly(value)
-    except (ValueError, RecursionError):
-        pass  # links, and everything that is wrong: the slow path separates them
-    else:
-        if _LINK not in raw and _agrees(raw, value, dialect) and _is_shallow(raw, value):
-            return raw
+    if sys.getrecursionlimit() <= _RECURSION_MAX:  # libipld recurses as deep as the interpreter allows
+        try:
+            raw: bytes = _ipld_encode(value)
+        except (ValueError, RecursionError):
+            pass  # links, and everything that is wrong: the slow path separates them
+        else:
+            if _LINK not in raw and _agrees(raw, value, dialect) and _is_shallow(raw, value):
+                return raw
     return cbor2.dumps(_settle(value, dialect), canonical=dialect is CORE)
 
 
@@ -141,7 +142,10 @@ def _decode(raw: bytes, dialect: Dialect) -> object:
         try:
             value = _ipld_decode(raw)
             if _ipld_encode(value) == raw and _agrees(raw, value, dialect) and _is_shallow(raw, value):
-                return _with_links(value) if _LINK in raw else value
+                if _LINK not in raw:
+                    return value
+                if dialect.links:
+                    return _with_links(value)
         except _IPLD_REFUSES:
             pass
     try:
@@ -154,8 +158,10 @@ def _decode(raw: bytes, dialect: Dialect) -> object:
 
 
 def _agrees(raw: bytes, value: object, dialect: Dialect) -> bool:
-    """Return whether a dialect writes a value as libipld did, in `raw`."""
-    return _is_core(raw, value) if dialect is CORE else not _has_integral_float(raw)
+    """Return whether a dialect writes the numbers of a value as libipld did, in `raw`."""
+    if dialect is CORE:
+        return (_FLOAT64 not in raw and _INT64_UNSAFE.search(raw) is None) or _has_core_numbers(value)
+    return _FLOAT64 not in raw or not _has_integral_float(raw)
 
 
 def _read(raw: bytes) -> object:
@@ -182,19 +188,14 @@ def _fault(raw: bytes, dialect: Dialect) -> InvalidCbor:
 
 def _has_integral_float(raw: bytes) -> bool:
     """Return whether `raw` may hold a float that must be an integer; also true for bytes that only look so."""
-    return _FLOAT64 in raw and any(
+    return any(
         is_safe_integer(struct.unpack_from(">d", raw, found.end())[0])
         for found in _FLOAT64_INTEGRAL.finditer(raw)
     )
 
 
-def _is_core(raw: bytes, value: Any) -> bool:
-    """Return whether both dialects agree on `raw`, the encoding of `value`: no links, no floats, no unsafe integers."""
-    if _LINK in raw:
-        return False
-    if _FLOAT64 not in raw and _INT64_UNSAFE.search(raw) is None:
-        return True
-    # Byte strings and texts may hold such bytes by chance: only now is it worth looking at each number.
+def _has_core_numbers(value: Any) -> bool:
+    """Return whether a value has no floats and no unsafe integers; texts and byte strings may only look like them."""
     todo = [value]
     for item in todo:
         if isinstance(item, list):
@@ -206,27 +207,23 @@ def _is_core(raw: bytes, value: Any) -> bool:
     return True
 
 
-def _encode_quickly(value: object) -> bytes:
-    """Encode with libipld, which recurses as deep as the process allows; not where its stack does not allow as much."""
-    if sys.getrecursionlimit() > _RECURSION_MAX:
-        raise RecursionError
-    raw: bytes = _ipld_encode(value)
-    return raw
-
-
 def _is_tame(raw: bytes) -> bool:
     """Return whether libipld can read `raw` with little stack and memory: heads that nest or claim much are few.
 
     Counting is sound because every head is a byte of `raw`; texts and byte strings only make the count too high.
     """
-    return (
+    return len(raw) <= _NESTING_MAX or (
         _count(raw, _HEADS_CONTAINER) <= _NESTING_MAX and _count(raw, _HEADS_LARGE) * len(raw) <= _CLAIMS_MAX
     )
 
 
 def _is_shallow(raw: bytes, value: Any) -> bool:
     """Return whether a value, encoded as `raw`, nests within the bound; every level costs a head."""
-    if _count(raw, _HEADS_CONTAINER) <= DEPTH_MAX or not isinstance(value, _CONTAINERS):
+    if (
+        len(raw) <= DEPTH_MAX
+        or _count(raw, _HEADS_CONTAINER) <= DEPTH_MAX
+        or not isinstance(value, _CONTAINERS)
+    ):
         return True
     level = [value]
     for _ in range(DEPTH_MAX):
