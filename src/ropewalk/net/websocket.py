@@ -22,6 +22,7 @@ from ropewalk.errors import Invalid, TooLarge, Unavailable
 from ropewalk.net.admission import Admission, ConnectionLimits, ConnectionSlot
 from ropewalk.net.counted_socket import CountedConnection, counted
 from ropewalk.net.pipe import Accept
+from ropewalk.net.public_address import is_public
 from ropewalk.net.refusals import connecting, listening
 
 MESSAGE_BYTES_MAX = 1 << 20  # one WebSocket message; the JavaScript side sends 64 KiB
@@ -91,7 +92,7 @@ async def connect_websocket(
 ) -> WebSocketPipe:
     """Connect; raise Unavailable if no WebSocket answers. `tls` is for `wss://`; default: the system's authorities.
 
-    `permits` judges the address that a host name stands for, before anything is sent there.
+    With `permits`, a host name must stand for public addresses, or for others that it permits; else nothing is sent.
     """
     options: dict[str, Any] = {"ssl": tls} if tls is not None and url.lower().startswith("wss:") else {}
     if token is not None:
@@ -121,7 +122,8 @@ async def _permitted(url: str, permits: Permits, timeout_s: float) -> str:
     async with asyncio.timeout(timeout_s):
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     for *_, where in found:
-        if not permits(ip_address(str(where[0]).partition("%")[0]), port):
+        address = str(where[0]).partition("%")[0]
+        if not is_public(address) and not permits(ip_address(address), port):
             raise Unavailable(f"{url} is at {where[0]}, which is neither public nor allowed")
     return str(found[0][-1][0])
 

@@ -14,7 +14,7 @@ from tests.waiting import LIMIT_S
 
 from ropewalk.bridge.webhooks.forms import RETRY_S, check_signature
 from ropewalk.bridge.webhooks.hooks import Webhook
-from ropewalk.bridge.webhooks.post import is_public, post
+from ropewalk.bridge.webhooks.post import post
 from ropewalk.bridge.webhooks.run import Delivered, WebhookRunner
 from ropewalk.errors import NotFound, Usage
 
@@ -221,21 +221,6 @@ def test_damaged_hook_stops_no_other(log, runner, endpoint):
     (runner.hooks.folder(HOOK) / "state.json").write_bytes(b"{")
     append(log, 1)
     assert runner.once() == Delivered(delivered=1)
-
-
-@pytest.mark.parametrize(
-    "address", ["64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1", "fec0::1", "::7f00:1", "2002:7f00:1::"]
-)
-def test_translated_addresses_are_not_public(address):
-    assert not is_public(address)
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["192.0.0.8", "192.88.99.1", "3fff::1", "100.64.0.1", "198.18.0.1", "2001:db8::1", "fd00:ec2::254"],
-)
-def test_special_addresses_are_not_public(address):
-    assert not is_public(address)
 
 
 @pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::ffff:7f00:1]"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import socket
 import ssl
 from collections.abc import Mapping
@@ -12,13 +11,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ropewalk.net.http_post import RequestDeadline
+from ropewalk.net.public_address import is_public
 
 TIMEOUT_S: Final = 10.0  # for one step: connect, send, receive
 ATTEMPT_S: Final = 20.0  # for the whole attempt, however slowly the other side answers
-# Prefixes under which IPv6 networks reach IPv4 addresses: NAT64 (RFC 6052, RFC 8215) and IPv4-compatible ones.
-TRANSLATED: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
-# Special ranges that `is_global` of some Python versions lets pass: protocol assignments, 6to4 relays, documentation.
-SPECIAL: Final = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")))
 ANSWER_BYTES_MAX: Final = 4096  # of the answer's body; only its status matters
 
 
@@ -82,24 +78,6 @@ def _resolve(host: str, port: int, allow_private: bool) -> str | None:
         if allow_private or is_public(text):
             return text
     return None
-
-
-def is_public(address: str) -> bool:
-    """Return whether an address is on the public internet: not loopback, private, link-local, multicast or reserved.
-
-    >>> [is_public(each) for each in ("93.184.215.14", "127.0.0.1", "10.1.2.3", "169.254.169.254", "::ffff:10.0.0.1")]
-    [True, False, False, False, False]
-    """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is not None:
-            return is_public(str(inner))
-        if found.is_site_local or any(found in network for network in TRANSLATED):
-            return False
-    if any(found in network for network in SPECIAL):
-        return False
-    return found.is_global and not found.is_multicast and not found.is_reserved
 
 
 class _Pinned(http.client.HTTPConnection):

@@ -82,6 +82,7 @@ class Peer:
     ) -> None:
         self.log = log
         self._book = book if book is not None and book.is_used else None
+        self._exchanges = self._book is not None
         self._exchanged_s = -EXCHANGE_S
         self.reads_only = reads_only
         self.name = pipe.name
@@ -153,7 +154,7 @@ class Peer:
         """Run rounds of anti-entropy until the connection ends."""
         now = asyncio.get_running_loop().time
         while self.error is None:
-            if self._dialer:
+            if self._dialer and self._exchanges:
                 await self._exchange_addresses()
             try:
                 async with asyncio.timeout_at(self.live.due_s):
@@ -179,15 +180,14 @@ class Peer:
 
     async def _exchange_addresses(self) -> None:
         """Tell the peer addresses and learn its; one that does not know the exchange is not asked again."""
-        if self._book is None:
-            return
+        assert self._book is not None
         try:
             stream, frames = await self._dial(self._peers_protocol, wire.ADDRESSES_BYTES_MAX)
             await frames.send(self._book.told_to(self))
             told = await frames.receive()
             await stream.close()
         except Unavailable:
-            self._book = None
+            self._exchanges = False
         else:
             self._book.hear(self, told or b"")
 

@@ -13,9 +13,7 @@ from ropewalk.gossip.sync import wire
 ADDRESS_CHARS_MAX = 200
 ANNOUNCED_MAX = 4  # by one peer, of itself
 LEARNED_MAX = 64  # kept, and told in one exchange
-# Other networks inside an IPv6 address, a private one among them: NAT64 and 6to4.
-_EMBEDDING = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("2002::/16"))
-_URL = re.compile(r"wss?://([a-z0-9._-]+|\[[0-9a-f:.]+\]):([0-9]{1,5})")
+_URL = re.compile(r"wss?://(?:([a-z0-9._-]+)|\[([0-9a-f:.]+)\]):([0-9]{1,5})")
 Address = IPv4Address | IPv6Address
 
 
@@ -79,8 +77,10 @@ def place_of(url: str) -> tuple[str, int]:
     ('a.example.org', 7447)
     """
     found = _URL.fullmatch(url.lower()) if len(url) <= ADDRESS_CHARS_MAX else None
-    if found is not None and 0 < int(found[2]) < 65536:
-        return found[1].strip("[]"), int(found[2])
+    if found is not None and 0 < int(found[3]) < 65536:
+        name, inside, port = found.groups()
+        if name or isinstance(_address(inside), IPv6Address):  # anything else in brackets is no URL
+            return name or inside, int(port)
     raise Invalid(f"an announced address must be ws://HOST:PORT or wss://HOST:PORT, got {url!r:.80}")
 
 
@@ -141,17 +141,18 @@ class AddressBook:
                 yield url
 
     def permits(self, address: Address, port: int) -> bool:
-        """Return whether a connection may go there: a public address, or one that a pattern names."""
-        if any(each.network is not None and each.covers(str(address), port) for each in self._patterns):
-            return True
-        inside = any(address in network for network in _EMBEDDING)
-        return address.is_global and not address.is_multicast and not inside
+        """Return whether a connection may go to an address that is not public: a pattern must name its network."""
+        return any(each.network is not None and each.covers(str(address), port) for each in self._patterns)
 
     def _learn(self, url: str) -> None:
         if url in self._learned or url in self.announced:
             return
         host, port = place_of(url)
+        allowed = any(pattern.covers(host, port) for pattern in self._patterns)
         if len(self._learned) >= LEARNED_MAX:
             # The oldest that is not allowed, so that junk does not displace what is of use.
-            self.drop(min(self._learned, key=lambda each: self._learned[each]))
-        self._learned[url] = any(pattern.covers(host, port) for pattern in self._patterns)
+            oldest = min(self._learned, key=lambda each: self._learned[each])
+            if self._learned[oldest] and not allowed:
+                return
+            self.drop(oldest)
+        self._learned[url] = allowed
