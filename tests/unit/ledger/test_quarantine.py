@@ -7,11 +7,13 @@ from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 from tests.unit.ledger.attesting import PCR0, Authority
 from tests.unit.ledger.attesting import nitro_document as document_of
 from tests.unit.ledger.certifying import files_of
 from tests.unit.ledger.making import NODE, NOON_NS, command, observed
+from tests.unit.ledger.test_grpc import grpc_channel
 from tests.unit.ledger.test_remote import served
 from tests.unit.ledger.test_transports import options_of
 from tests.waiting import soon
@@ -23,7 +25,10 @@ from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.binding import wrap_report
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client import LedgerClient
+from ropewalk.ledger.remote.conversation import Peer
+from ropewalk.ledger.remote.proto import ledger_pb2 as pb
 from ropewalk.ledger.remote.quarantine import PEERS_MAX, Quarantine
+from ropewalk.ledger.remote.transports.grpc_messages import calls
 from ropewalk.ledger.remote.transports.quic_client import QuicCarrier
 from ropewalk.ledger.rules.policy import STRICT
 from ropewalk.net.quic.link import STREAMS_MAX
@@ -195,6 +200,46 @@ def test_revoked_peer_is_quarantined_until_a_new_certificate(tmp_path, pki, tran
             pki.issue("bob", [])  # into the same files, which the client reads when it connects
             assert (await revoked.submit(observed(4).raw)).height == 2
             assert [height for height, _ in await revoked.read_blocks(0)] == [0, 1, 2]
+            assert not server.quarantine.peers
+
+    asyncio.run(main())
+
+
+def test_new_certificate_ends_the_quarantine_without_a_negotiation(tmp_path, pki):
+    """Clients generated from the .proto may begin with defaults."""
+    pki.issue("bob", [])
+    bob, own = files_of(pki.folder / "bob"), files_of(pki.folder / "server")
+    asked = pb.HeadRequest(session=pb.Session(channel="audit"))
+
+    async def main() -> None:
+        async with served(tmp_path, **options_of("grpc", own)) as server:
+            async with grpc_channel(server.url, bob) as channel:
+                await calls(channel)["Head"](asked)
+                pki.revoke("bob")
+                with pytest.raises(grpc.aio.AioRpcError, match="revoked"):
+                    await calls(channel)["Head"](asked)
+                assert set(server.quarantine.peers) == {"CN=bob"}
+            pki.issue("bob", [])
+            async with grpc_channel(server.url, bob) as channel:
+                await calls(channel)["Head"](asked)
+                assert not server.quarantine.peers
+
+    asyncio.run(main())
+
+
+def test_list_that_cannot_be_read_refuses_everyone(tmp_path, pki):
+    """Also who showed no certificate; there is nobody to list then."""
+    own = files_of(pki.folder / "server")
+    lost = tmp_path / "crl.pem"
+    assert own.crl is not None
+    lost.write_bytes(own.crl.read_bytes())
+
+    async def main() -> None:
+        async with served(tmp_path / "a", **options_of("tls", replace(own, crl=lost))) as server:
+            server.check_certificate(Peer("tcp"), "audit")
+            lost.unlink()
+            with pytest.raises(Unauthenticated, match="cannot be read"):
+                server.check_certificate(Peer("tcp"), "audit")
             assert not server.quarantine.peers
 
     asyncio.run(main())

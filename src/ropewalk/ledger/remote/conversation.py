@@ -96,6 +96,9 @@ class SessionHost(Protocol):
     def must_negotiate(self, lease: WriterLease) -> bool:
         """Return whether a session of this channel cannot begin with defaults."""
 
+    def release(self, peer: Peer) -> None:
+        """End the quarantine of a client that begins with defaults: its certificate holds, and no more is asked."""
+
     def admit(self, peer: str, asked: Envelope, lease: WriterLease) -> Standing:
         """Judge the evidence and the policy of a peer; Quarantined if they have drifted."""
 
@@ -172,6 +175,7 @@ class Conversation:
                 advice="Call Negotiate first; the policy pins what is agreed on, or the server records it.",
             )
         able = self._capabilities(lease)
+        self._host.release(self.peer)
         self._lease = lease
         self._agreement = choose(replace(able, transports=(self.transport,)), able)
 

@@ -266,13 +266,19 @@ class LedgerServer:
 
     def check_certificate(self, peer: Peer, channel: str) -> None:
         """Quarantine a client whose certificate was revoked, and raise Unauthenticated; asked for every request."""
-        if self._revoked is None or peer.certificate is None:
+        if self._revoked is None:
             return
         try:
             self._revoked.check(peer.certificate)
         except Unauthenticated as error:
-            self.quarantine.put(peer.certificate.subject, error.detail, channel, self._now_ns())
+            if peer.certificate is not None:
+                self.quarantine.put(peer.certificate.subject, error.detail, channel, self._now_ns())
             raise
+
+    def release(self, peer: Peer) -> None:
+        """End the quarantine of a client that begins with defaults."""
+        if peer.certificate is not None:
+            self.quarantine.peers.pop(peer.certificate.subject, None)
 
     def admit(self, peer: str, asked: Envelope, lease: WriterLease) -> Standing:
         """Judge the evidence and the policy of a peer; Quarantined if they have drifted."""
