@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import subprocess
@@ -214,6 +215,31 @@ def test_abandoned_lock_of_another_program_is_broken_by_age(store, place):
     os.utime(lock, (time.time() - 61,) * 2)
     store.move_head(REF, A, B)
     assert store.head(REF) == B
+
+
+def test_abandoned_locks_below_a_prefix_are_removed(store, place):
+    old, young = (place.git_dir / f"refs/remotes/origin/{name}.lock" for name in ("old", "young"))
+    old.parent.mkdir(parents=True)
+    for lock in (old, young):
+        lock.touch()
+    os.utime(old, (time.time() - 61,) * 2)
+    with store.turn(REF):  # a pull has its turn then
+        store.refs.break_abandoned("refs/remotes/origin/")
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_abandoned_lock_that_cannot_be_removed_is_unavailable(place):
+    class Kept(Disk):
+        def rename(self, old: Path, new: Path) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    lock = place.git_dir / "refs/remotes/origin/head.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    os.utime(lock, (time.time() - 61,) * 2)
+    with pytest.raises(Unavailable, match="removing an abandoned lock"):
+        GitStore(place, disk=Kept()).refs.break_abandoned("refs/remotes/origin/")
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x00" * 41, b"zz", b"A" * 40 + b"\n"])

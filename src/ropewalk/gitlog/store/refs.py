@@ -241,8 +241,9 @@ class GitRefs:
 
     def break_abandoned(self, prefix: str) -> None:
         """Remove the locks below a prefix that a git process left when it was ended or the power failed."""
-        for lock in (self._git_dir / prefix).rglob("*.lock"):
-            self._break_if_abandoned(lock)
+        with file_errors("removing an abandoned lock"):
+            for lock in (self._git_dir / prefix).rglob("*.lock"):
+                self._break_if_abandoned(lock)
 
     def _break_if_abandoned(self, lock: Path) -> None:
         """Move a foreign lock out of the way if it is older than any living owner would let it grow."""
