@@ -140,6 +140,9 @@ def test_sql_command_writes_json_csv_and_parquet(store: Warehouse, tmp_path: Pat
     assert run("--format", "json").text == ""
     query = "SELECT n > 0 AS some FROM events ORDER BY n"
     assert run("--format", "csv", "--limit", "1").text == "some\nfalse\n"
+    query = "SELECT 'nan'::DOUBLE AS x, [-'infinity'::DOUBLE] AS y"  # JSON has no such numbers
+    assert run("--format", "json").text == '{"x": "nan", "y": ["-inf"]}\n'
+    assert run("--json").json["rows"] == [["nan", ["-inf"]]]
 
 
 def test_payload_text_is_read_by_duckdb(tmp_path: Path):
