@@ -27,6 +27,7 @@ from ropewalk.pipeline.tables.row_groups import (
     is_partitioned,
     write_grouped,
 )
+from ropewalk.pipeline.tables.table_files import check_file_name
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.world import NOON_MS, World
@@ -71,6 +72,16 @@ def test_partitioned_files_hold_one_day_and_log(tmp_path: Path):
         assert column_range(path, "topic") == (log.replace("%2F", "/"),) * 2
     together = pa.concat_tables(pq.ParquetFile(path).read() for path in found)
     assert together.sort_by("n") == given
+
+
+def test_long_names_of_logs_have_folders(tmp_path: Path):
+    """A topic may have 200 characters, of which each `/` takes three in the name of a folder."""
+    given = rows("a/" * 99 + "a", "a/" * 99 + "b")
+    found = grouped(tmp_path, given, partitioned=True)
+    assert len(found) == 2 and all(map(holds_one_log, found))
+    for path in found:
+        name = f"events/batch=1/{path.relative_to(tmp_path / 'out').as_posix()}"
+        assert check_file_name("events", 1, name) == name and is_partitioned(name)
 
 
 def test_empty_and_timeless_rows_have_a_folder(tmp_path: Path):

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from ropewalk.kernel.digest import blake3
+
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -22,6 +24,7 @@ BY_DATE_AND_LOG: Final = "date,log"
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"  # what Hive, Spark, DuckDB and Polars read as null
 GROUP_ROWS: Final = 20_000
 FILE_ROWS: Final = 1_000_000
+NAME_CHARS: Final = 240  # of a folder; most file systems stop at 255 bytes
 HELD_ROWS: Final = 200_000  # before they are written
 OPEN_FILES: Final = 64
 # Unique in every row: a dictionary of these would cost time and save nothing.
@@ -45,6 +48,16 @@ def is_partitioned(name: str) -> bool:
     (True, False)
     """
     return name.count("/") == 4
+
+
+def _folder_of(log: str) -> str:
+    """Return the name of a log's folder: quoted, and where that is too long for a file system, cut with a hash.
+
+    >>> _folder_of("jobs/pending"), len(_folder_of("a/" * 99 + "a"))
+    ('jobs%2Fpending', 225)
+    """
+    name = quote(log, safe="")
+    return name if len(name) <= NAME_CHARS else f"{name[:160]}~{blake3(log.encode()).hex()}"
 
 
 def holds_one_log(path: Path) -> bool:
@@ -150,7 +163,7 @@ class _Grouped:
         if self._partitioned:
             days = rows.column("time").cast(pa.timestamp("us")).cast(pa.date32()).cast(pa.string())
             names = pc.dictionary_encode(logs.combine_chunks())
-            quoted = pa.array([quote(name, safe="") for name in names.dictionary.to_pylist()], pa.string())
+            quoted = pa.array([_folder_of(name) for name in names.dictionary.to_pylist()], pa.string())
             logs = quoted.take(names.indices)
             keys = pc.binary_join_element_wise(
                 "date=", pc.fill_null(days, NO_VALUE).combine_chunks(), "/log=", logs, ""
