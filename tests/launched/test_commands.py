@@ -60,7 +60,7 @@ def test_from_a_repository_to_a_query_in_two_commands(world: World, tmp_path: Pa
     code, said = run(
         "sql", "--warehouse", warehouse, "--master", "local[2]", "SELECT count(*) AS n FROM events"
     )
-    assert (code, said) == (0, {"columns": ["n"], "rows": [[47]]})
+    assert (code, said) == (0, {"columns": ["n"], "rows": [[47]], "truncated": False})
     other = World.make(tmp_path / "other.git")
     other.git("prod", 1)
     code, said = run("verify", "--warehouse", warehouse, "--master", "local[2]", cwd=other.path)

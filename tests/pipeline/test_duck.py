@@ -127,11 +127,12 @@ def test_sql_command_writes_json_csv_and_parquet(store: Warehouse, tmp_path: Pat
     assert run("--json").json == {
         "columns": ["n", "ns"],
         "rows": [[1, [1]], [0, [0]], [0, [0]]],
+        "truncated": False,
     }
     assert run("--format", "csv", "--limit", "1").text == "n,ns\n1,[1]\n"
     assert run("--format", "json", "--limit", "2").text == '{"n": 1, "ns": [1]}\n{"n": 0, "ns": [0]}\n'
     target = tmp_path / "answer.parquet"
-    run("--format", "parquet", "-o", str(target))
+    run("-o", str(target))
     assert pq.read_table(io.BytesIO(target.read_bytes())).column("n").to_pylist() == [1, 0, 0]
     assert run("--format", "parquet").code == 2
     query = "SELECT time, n > 0 AS some, 1.5::DECIMAL(4, 2) AS cost FROM events WHERE n > 5"
@@ -143,6 +144,45 @@ def test_sql_command_writes_json_csv_and_parquet(store: Warehouse, tmp_path: Pat
     query = "SELECT 'nan'::DOUBLE AS x, [-'infinity'::DOUBLE] AS y"  # JSON has no such numbers
     assert run("--format", "json").text == '{"x": "nan", "y": ["-inf"]}\n'
     assert run("--json").json["rows"] == [["nan", ["-inf"]]]
+
+
+def test_sql_command_reports_rows_beyond_the_limit(store: Warehouse, tmp_path: Path):
+    ropewalk = living_in(tmp_path)
+    target = tmp_path / "answer.parquet"
+    for limit, is_cut in (("2", True), ("3", False)):
+        for given in (("--format", "csv"), ("-o", str(target))):
+            answer = ropewalk(
+                "pipeline",
+                "sql",
+                "--warehouse",
+                str(store.path),
+                "SELECT n FROM events",
+                "--limit",
+                limit,
+                *given,
+            )
+            assert ("the answer has more than 2 rows" in answer.err) is is_cut
+        assert pq.read_metadata(target).num_rows == int(limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "start"),
+    [
+        ("a.csv", (), b"n\n"),
+        ("a", (), b"n\n"),
+        ("a.jsonl", (), b'{"n": '),
+        ("a.json", ("--format", "csv"), b"n\n"),
+        ("a.txt", ("--format", "table"), "n\n─".encode()),
+    ],
+)
+def test_sql_command_takes_the_format_from_the_name(
+    store: Warehouse, tmp_path: Path, name: str, form: tuple[str, ...], start: bytes
+):
+    target = tmp_path / name
+    living_in(tmp_path)(
+        "pipeline", "sql", "--warehouse", str(store.path), "SELECT n FROM events", "-o", str(target), *form
+    )
+    assert target.read_bytes().startswith(start)
 
 
 def test_payload_text_is_read_by_duckdb(tmp_path: Path):

@@ -47,6 +47,7 @@ SELECT count(*) AS n FROM events"""
         *("table,rows", "deployments,2", "events,3"),
         '{"columns":["n"],"rows":[[3]]}',
     ]
+    assert found.err == "warning: the answer has more than 1 rows; .limit N takes more\n"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 
 FAILED = 5
+FORM_OF = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # by the end of a file's name
 
 
 @group(
@@ -398,8 +399,8 @@ def _table_line(table: dict[str, Any], width: int) -> str:
 @choice(
     "--format form",
     ("table", "csv", "json", "parquet"),
-    "Output format; json is one object a line, parquet needs --output.",
-    default="table",
+    "Output format; json is one object a line, parquet needs --output. Default: table; with --output by the end of its "
+    "name, else csv.",
 )
 @option("-o --output", "F", "Write the answer to this file instead of stdout.")
 @spark_options
@@ -408,7 +409,7 @@ def sql(
     query: str,
     limit: int,
     engine: str,
-    form: str,
+    form: str | None,
     output: str | None,
     master: str,
     remote: str | None,
@@ -422,22 +423,27 @@ def sql(
     from ropewalk.pipeline.tables.sql import ask
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
+    if form is None:
+        form = "table" if output is None else FORM_OF.get(Path(output).suffix, "csv")
     if form == "parquet" and output is None:
         raise Usage("--format parquet needs --output", advice="Add -o FILE.")
     store = Warehouse(warehouse).require()
     is_local = remote is None and is_installed() and not needs_spark(query)
     if engine == "duckdb" or (engine == "auto" and is_local):
-        answer = ask_duckdb(store, query, limit, did_you_mean, as_arrow=form == "parquet")
+        found = ask_duckdb(store, query, limit + 1, did_you_mean, as_arrow=form == "parquet")
     else:
         with spark_session(master, remote) as spark:
-            answer = ask(spark, store, query, limit, did_you_mean, as_arrow=form == "parquet")
+            found = ask(spark, store, query, limit + 1, did_you_mean, as_arrow=form == "parquet")
+    answer, is_cut = found.head(limit)
+    if is_cut:
+        say(f"warning: the answer has more than {limit} rows; --limit N takes more")
     if output is None and form == "table":
-        emit(answer.to_json(), answer.to_text)
+        emit({**answer.to_json(), "truncated": is_cut}, answer.to_text)
         return
     if form == "parquet":
         raw = answer.to_parquet()
     else:
-        text = answer.to_json_lines() if form == "json" else answer.to_csv()
+        text = {"json": answer.to_json_lines, "csv": answer.to_csv, "table": answer.to_text}[form]()
         raw = f"{text}\n".encode() if text else b""
     if output is None:
         click.echo(raw, nl=False)

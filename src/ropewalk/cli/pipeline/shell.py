@@ -47,12 +47,15 @@ class SqlShell:
         """Run a statement or a dot command; return whether the shell goes on."""
         if text.startswith("."):
             return self._command(*text.split())
-        FORMS[self.form](self.ask(text))
+        answer, is_cut = self.ask(text, self.limit + 1).head(self.limit)
+        FORMS[self.form](answer)
+        if is_cut:
+            say(f"warning: the answer has more than {self.limit} rows; .limit N takes more")
         return True
 
-    def ask(self, query: str, limit: int | None = None) -> Answer:
-        """Return the answer to one SELECT."""
-        return ask_duckdb(self.store, query, limit or self.limit, did_you_mean)
+    def ask(self, query: str, limit: int) -> Answer:
+        """Return the answer to one SELECT, at most `limit` rows of it."""
+        return ask_duckdb(self.store, query, limit, did_you_mean)
 
     def names(self) -> list[str]:
         """Return the tables and their columns, for completion."""

@@ -35,6 +35,11 @@ class Answer:
     rows: tuple[tuple[Any, ...], ...]
     arrow: pa.Table | None = None  # the same with its types, where they were asked for
 
+    def head(self, rows: int) -> tuple[Answer, bool]:
+        """Return the first rows of the answer, and whether it has more."""
+        arrow = None if self.arrow is None else self.arrow.slice(0, rows)
+        return Answer(self.columns, self.rows[:rows], arrow), len(self.rows) > rows
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that `pipeline sql --json` prints."""
         return {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}

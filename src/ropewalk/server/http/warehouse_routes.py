@@ -83,11 +83,10 @@ async def ask_warehouse(request: Asked) -> Response[models.SqlAnswer]:
 def _ask(_node: ServerNode, store: Warehouse, query: str, limit: int) -> dict[str, Any]:
     from ropewalk.pipeline.tables.duck import ask_duckdb
 
-    answer = ask_duckdb(
+    answer, is_cut = ask_duckdb(
         store.require(), query, limit + 1, seconds_max=SQL_SECONDS_MAX, memory_bytes=SQL_MEMORY_BYTES_MAX
-    )
-    found = answer.to_json()
-    return {**found, "rows": found["rows"][:limit], "truncated": len(answer.rows) > limit}
+    ).head(limit)
+    return {**answer.to_json(), "truncated": is_cut}
 
 
 ROUTES = Router("/", route_handlers=[show_warehouse, ask_warehouse], tags=["warehouse"])
