@@ -191,8 +191,9 @@ def test_revoked_peer_is_quarantined_until_a_new_certificate(tmp_path, pki, tran
             held = server.quarantine.peers["CN=bob"]
             assert held.channel == "audit" and "revoked" in held.reason
             for ask in (revoked.head, lambda: revoked.read_blocks(0)):
-                with pytest.raises(Unauthenticated, match="revoked"):  # a new session
+                with pytest.raises(Unauthenticated, match="revoked") as refused:  # a new session
                     await ask()
+                assert "certificate" in refused.value.advice_now
             with pytest.raises(Unauthenticated, match="revoked"):
                 await LedgerClient(server.url, "audit", files=bob).__aenter__()
             assert (await healthy.submit(observed(3).raw)).height == 1 and healthy.connections == 1

@@ -312,5 +312,6 @@ def _ended(name: str, event: events.ConnectionTerminated) -> RopewalkError:
     if (event.frame_type is None and event.error_code == REQUEST_REJECTED) or (
         event.frame_type is not None and event.error_code >> 8 == 1
     ):
-        return Unauthenticated(f"{name}: {text}")
+        detail = f"{name}: {text.removeprefix('Unauthenticated: ')}"
+        return Unauthenticated(detail, advice="Get a certificate that the other side accepts.")
     return Unavailable(f"{name}: {text}")
