@@ -212,10 +212,21 @@ def test_what_is_wrong_has_its_exit_code(said, arguments, code):
     assert answer.json["code"]
 
 
-@pytest.mark.parametrize("given", [("--peer", "http://a:1"), ("--announce", "here"), ("--discover", "*:1")])
-def test_serve_with_wrong_address_makes_no_topic(said, tmp_path, given):
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (("--peer", "http://a:1"), "Usage"),
+        (("--peer", "ws://a:1", "--peer", "tcp://a:1"), "Conflict"),
+        (("--announce", "here"), "Usage"),
+        (("--announce", "ws://a:1", "--profile", "v0.6"), "Usage"),
+        (("--discover", "*:1"), "Usage"),
+        (("--tls-cert", "cert.pem"), "Usage"),
+        (("--token-file", "token"), "NotFound"),
+    ],
+)
+def test_serve_with_wrong_options_makes_no_topic(said, tmp_path, given, code):
     answer = said("serve", "--topic", TOPIC, "--port", "0", *given, "--json")
-    assert (answer.code, answer.json["code"]) == (2, "Usage")
+    assert answer.json["code"] == code
     assert topics(home(tmp_path)) == []
 
 

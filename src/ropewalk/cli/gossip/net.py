@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,7 +32,6 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.gossip.core.log import GossipLog
     from ropewalk.gossip.peer.server import GossipServer
-    from ropewalk.net.admission import ConnectionLimits
     from ropewalk.net.websocket import Admit
 
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
@@ -181,58 +181,45 @@ def serve(
     over TCP, where peers are polled every second.
     """
     from ropewalk.gossip.peer.client import profile_of
-    from ropewalk.gossip.peer.topics import open_topic, topics
-    from ropewalk.gossip.sync.discovery import AddressBook
+    from ropewalk.gossip.peer.server import GossipServer
+    from ropewalk.gossip.peer.tls import client_context, server_context
+    from ropewalk.gossip.peer.topics import open_log, open_topic, topics
     from ropewalk.net.admission import ConnectionLimits
 
-    # What cannot be served must not leave an empty topic behind, whose profile would be fixed.
-    AddressBook(announce, discover)
     profiles = [profile_of(url) for url in upstreams]
     known = topics(here().home)
     if topic not in known and profile is None and profiles:
         profile = profiles[0]
-    log_to_stderr("ropewalk.gossip.peers")
-    with open_topic(here().home, topic, create=True, profile=profile) as log:
-        say_new_topic(topic, known)
-        limits = ConnectionLimits(max_connections, address_max=max_per_address)
-        token = read_token(token_file)
-        asyncio.run(_serve(log, host, port, upstreams, idle, limits, tls, origins, token, announce, discover))
-
-
-async def _serve(
-    log: GossipLog,
-    host: str,
-    port: int,
-    upstreams: tuple[str, ...],
-    idle_s: float,
-    limits: ConnectionLimits,
-    tls: dict[str, Path | None],
-    origins: tuple[str, ...],
-    token: str | None,
-    announce: tuple[str, ...],
-    discover: tuple[str, ...],
-) -> None:
-    from ropewalk.gossip.peer.server import GossipServer
-    from ropewalk.gossip.peer.tls import client_context, server_context
-
     secure = bool(discover) or any(url.lower().startswith("wss:") for url in upstreams)
-    server = GossipServer(
-        log,
+    make_server = partial(
+        GossipServer,
         host=host,
         port=port,
         upstreams=upstreams,
-        idle_s=idle_s,
-        limits=limits,
+        idle_s=idle,
+        limits=ConnectionLimits(max_connections, address_max=max_per_address),
         origins=origins,
-        admit=_admission(tls["auth"], log.topic, "read") if tls["auth"] is not None else None,
-        may_append=_admission(tls["auth"], log.topic, "append") if tls["auth"] is not None else None,
-        token=token,
+        admit=_admission(tls["auth"], topic, "read") if tls["auth"] is not None else None,
+        may_append=_admission(tls["auth"], topic, "append") if tls["auth"] is not None else None,
+        token=read_token(token_file),
         announce=announce,
         discover=discover,
         tls=server_context(tls["tls_cert"], tls["tls_key"], tls["client_ca"]),
         client_tls=client_context(tls["ca"], tls["client_cert"], tls["client_key"]) if secure else None,
     )
-    await run_server(server, _facts)
+
+    async def run(log: GossipLog) -> None:
+        await run_server(make_server(log), _facts)
+
+    if (
+        topic not in known
+    ):  # options that fail must not leave an empty topic behind, whose profile would be fixed
+        with open_log(topic, profile=profile) as empty:
+            make_server(empty)
+    log_to_stderr("ropewalk.gossip.peers")
+    with open_topic(here().home, topic, create=True, profile=profile) as log:
+        say_new_topic(topic, known)
+        asyncio.run(run(log))
 
 
 def _admission(path: Path, topic: str, action: Literal["read", "append"]) -> Admit:

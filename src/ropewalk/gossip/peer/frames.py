@@ -213,6 +213,10 @@ def _values(view: View, profile: Profile, keys: tuple[bytes, ...]) -> Iterator[b
 
 
 def reason(error: RopewalkError, name: str) -> str:
-    """Return one line on why a peer disconnected. An unavailable peer is no error and has no code."""
-    said = error.detail.removeprefix(name).lstrip()
+    """Return one line on why a peer disconnected. An unavailable peer is no error and has no code.
+
+    >>> reason(Unavailable("ws://a:1: Connection refused"), "ws://a:1")
+    'ws://a:1: Connection refused'
+    """
+    said = error.detail.removeprefix(name).lstrip(": ")
     return f"{name}: {said}" if isinstance(error, Unavailable) else f"{name}: {error.code}: {said}"

@@ -200,7 +200,9 @@ class Conversation:
             await asyncio.wait({writing}, timeout=GOODBYE_S if self._stopping.is_set() else None)
             await cancelled(last)
             ended = fault or error_of_task(writing)
-            _journal.info("%s: %s", self.name, "left" if ended is None else ended.detail.removeprefix(f"{self.name}: "))
+            _journal.info(
+                "%s: %s", self.name, "left" if ended is None else ended.detail.removeprefix(f"{self.name}: ")
+            )
             return fault
         finally:
             await cancelled(writing, reading)
