@@ -128,7 +128,7 @@ class LedgerChannel(Handle):
             return channel.prove(bytes.fromhex(name) if isinstance(name, str) else name)
 
     def prove_state(self, reducer: str, key: str, height: int | None = None) -> StateProof:
-        """Return the proof of one member of the state at a snapshot; `key` is a JSON pointer such as `/web/prod`."""
+        """Return the proof of one member of the state at a snapshot; `key` is a JSON pointer such as `/prod/web`."""
         from ropewalk.ledger.replay.prove_state import prove_state
         from ropewalk.ledger.replay.reducers import find_reducer
         from ropewalk.ledger.replay.state_map import parse_pointer

@@ -185,7 +185,10 @@ def test_proof_file_verifies_offline(home, tmp_path, pointer, height, value):
     assert parse_state_proof(path.read_bytes()).value == value
     report = ropewalk.verify(path, trust=TRUST)
     assert report.verdict == "passed", report
-    assert {"state_member", "snapshot", "block_signer"} <= {step.name for step in report.steps}
+    steps = {step.name: step.detail for step in report.steps}
+    assert {"state_member", "snapshot", "block_signer"} <= steps.keys()
+    said = jcs.encode(value[0]).decode() if value else "absent"
+    assert steps["state_member"].endswith(f" is {said}")
     assert ropewalk.verify(path).verdict == "untrusted"
 
 
@@ -263,3 +266,5 @@ def test_without_snapshot_advice_names_the_command(tmp_path):
     with pytest.raises(NotFound, match="no snapshot") as caught:
         prove_state(tmp_path, CHANNEL, COUNTS, ("total",))
     assert "--snapshot-every" in caught.value.advice_now
+    with pytest.raises(NotFound, match='no channel "audti"'):
+        prove_state(tmp_path, "audti", COUNTS, ("total",))

@@ -38,6 +38,7 @@ def _find_snapshot(home: Path, channel: str, reducer: Reducer, height: int | Non
         if each.evaluator == evaluator and each.state_map_root is not None and height in (None, each.height)
     ]
     if not usable:
+        open_channel(home, channel).close()  # raises for a name that is no channel
         at = "" if height is None else f" at height {height}"
         raise NotFound(
             f"channel {channel} has no snapshot of reducer {reducer.name}{at} that proves single keys",

@@ -186,7 +186,7 @@ def parse_pointer(text: str) -> Key:
     """
     if (text and not text.startswith("/")) or _BAD_ESCAPE.search(text):
         raise Invalid(
-            f'a key must be a JSON pointer such as /web/prod, with ~ as ~0 and / as ~1, got "{text}"'
+            f'a key must be a JSON pointer such as /prod/web, with ~ as ~0 and / as ~1, got "{text}"'
         )
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 

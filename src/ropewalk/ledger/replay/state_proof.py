@@ -8,6 +8,7 @@ from typing import Any, Final
 from ropewalk.errors import InvalidProof, RopewalkError
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.report import Report
+from ropewalk.kernel.terminal_text import printable
 from ropewalk.ledger.proof.proof import Proof, hashes, members, natural, parse_proof, verify_proof
 from ropewalk.ledger.proof.steps import compared, short
 from ropewalk.ledger.proof.trust import Trust
@@ -23,6 +24,7 @@ from ropewalk.ledger.replay.state_map import (
 from ropewalk.ledger.rules.policy import EVALUATOR
 
 KIND: Final = "state"
+VALUE_CHARS: Final = 80  # in a report; the proof has the whole value
 _PLACE: Final = {"size", "index", "leaves", "left", "right", "tree_root"}
 _NAMES: Final = {"version", "kind", "channel", "height", "reducer", "key", "snapshot"} | _PLACE
 
@@ -93,7 +95,7 @@ def verify_state_proof(proof: StateProof, trust: Trust | None = None) -> Report:
     """Verify a state proof offline: the snapshot's envelope first, then what it says, then the member."""
     of_snapshot = verify_proof(proof.snapshot, trust)
     where = f"{pointer_text(proof.key) or 'the whole state'} at height {proof.height}"
-    said = f"{where} {'has this value' if proof.value else 'is absent'}"
+    value = printable(jcs.encode(proof.value[0]).decode(), VALUE_CHARS) if proof.value else "absent"
     steps = [
         *of_snapshot.steps,
         compared(
@@ -101,7 +103,7 @@ def verify_state_proof(proof: StateProof, trust: Trust | None = None) -> Report:
             f"{proof.channel} at {proof.height} by {proof.reducer}",
             lambda: _check_snapshot(proof),
         ),
-        compared("state_member", said, lambda: _check(proof)),
+        compared("state_member", f"{where} is {value}", lambda: _check(proof)),
     ]
     return Report.of(steps, entries=1)
 

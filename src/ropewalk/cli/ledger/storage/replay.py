@@ -119,12 +119,12 @@ def state() -> None:
 @state.command(
     "prove",
     "ropewalk ledger replay --channel audit --reducer deployments --snapshot-every 1",
-    "ropewalk ledger state prove --channel audit --reducer deployments --key /web/prod -o state.json",
+    "ropewalk ledger state prove --channel audit --reducer deployments --key /prod/web -o state.json",
     "ropewalk verify state.json --trust trust.json",
 )
 @channel_option
 @reducer_option
-@required("--key pointer", "P", "Member of the state, as a JSON pointer such as /web/prod.")
+@required("--key pointer", "P", "Member of the state, as a JSON pointer such as /prod/web.")
 @integer("--height", "H", "Height of the snapshot (default: the last one).")
 @required("-o --output", "F", "Output file for the proof.")
 def prove_state(channel: str, name: str, pointer: str, height: int | None, output: str) -> None:
@@ -136,7 +136,7 @@ def prove_state(channel: str, name: str, pointer: str, height: int | None, outpu
     answer = {"channel": channel, "height": proof.height, "key": list(proof.key), "path": output}
     answer |= {"value": proof.value[0]} if proof.value else {"absent": True}
     said = json.dumps(proof.value[0], ensure_ascii=False) if proof.value else "absent"
-    said = f"ok  {channel} {proof.height}  {pointer} = {said}  {output}"
+    said = f"ok  {channel} {proof.height}  {pointer or 'whole state'} = {said}  {output}"
     write_result(output, proof.to_bytes(), answer, said)
 
 
