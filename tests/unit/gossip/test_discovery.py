@@ -117,6 +117,15 @@ def test_junk_displaces_no_allowed_address():
     assert list(book.learned()) == numbered(LEARNED_MAX, 1)
 
 
+def test_one_address_in_many_spellings_is_learned_once():
+    """They would take all places and connections, so that other allowed peers had none."""
+    book = AddressBook(patterns=["a.example.org:7447", "[2001:db8::/32]:7447"])
+    spellings = ["wss://a.Example.org:7447", "WSS://A.EXAMPLE.ORG:07447", "wss://a.example.org:7447"]
+    book.hear("liar", encode_addresses(spellings, ["ws://[2001:DB8:0::1]:7447", "ws://[2001:db8::1]:7447"]))
+    assert book.learned() == dict.fromkeys((spellings[2], "ws://[2001:db8::1]:7447"), True)
+    assert list(book.wanted((spellings[2],))) == ["ws://[2001:db8::1]:7447"]
+
+
 def test_peers_that_left_are_not_passed_on():
     book = AddressBook(announced=[LOCAL])
     book.hear("one", encode_addresses(numbered(1), numbered(2, 5)))

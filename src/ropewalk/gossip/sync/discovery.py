@@ -84,21 +84,27 @@ def place_of(url: str) -> tuple[str, int]:
     raise Invalid(f"an announced address must be ws://HOST:PORT or wss://HOST:PORT, got {url!r:.80}")
 
 
+def _spelled(url: str) -> str:
+    """Return an announced address in its one spelling, so that no peer takes several places with one address."""
+    host, port = place_of(url)
+    address = _address(host)
+    host = host if address is None else str(address)
+    return f"{url.lower().partition(':')[0]}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 class AddressBook:
     """What peers announced. Nothing is connected to unless a pattern allows it; without patterns, nothing ever is."""
 
     def __init__(self, announced: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
-        self.announced = tuple(dict.fromkeys(announced))
-        self._patterns = tuple(map(Pattern.parse, patterns))
-        if len(self.announced) > ANNOUNCED_MAX:
-            raise Usage(f"a peer announces at most {ANNOUNCED_MAX} addresses, got {len(self.announced)}")
         try:
-            for url in self.announced:
-                place_of(url)
+            self.announced = tuple(dict.fromkeys(map(_spelled, announced)))
         except Invalid as error:
             raise Usage(
                 error.detail, advice="Give the address under which others reach this peer."
             ) from error
+        self._patterns = tuple(map(Pattern.parse, patterns))
+        if len(self.announced) > ANNOUNCED_MAX:
+            raise Usage(f"a peer announces at most {ANNOUNCED_MAX} addresses, got {len(self.announced)}")
         self._present: dict[Hashable, tuple[str, ...]] = {}  # connected peers, with what each announced
         self._learned: dict[str, bool] = {}  # oldest first; whether a pattern allows it
 
@@ -115,10 +121,9 @@ class AddressBook:
     def hear(self, peer: Hashable, raw: bytes) -> None:
         """Take a peer's exchange; raise if it is malformed or too much."""
         own, others = wire.decode_addresses(raw, ANNOUNCED_MAX, LEARNED_MAX)
-        for url in (*own, *others):
-            place_of(url)
-        self._present[peer] = tuple(own)
-        for url in (*own, *others):
+        urls = [_spelled(url) for url in (*own, *others)]
+        self._present[peer] = tuple(urls[: len(own)])
+        for url in urls:
             self._learn(url)
 
     def forget(self, peer: Hashable) -> None:
