@@ -35,7 +35,10 @@ class RevocationList:
 
     def check(self, certificate: Certificate | None) -> None:
         """Raise Unauthenticated for a certificate that was revoked, and for all while a list is not valid."""
-        self._refresh()
+        try:
+            self._refresh()
+        except Invalid as error:  # half-written, perhaps: the peer may ask again
+            raise Unauthenticated(error.detail) from error
         for each in self._lists:
             until = each.next_update_utc
             if until is None or until < self._now():

@@ -67,6 +67,13 @@ def test_crl_that_is_stale_or_foreign_refuses_all(tmp_path):
     with pytest.raises(Invalid, match="no authority"):
         RevocationList(other.folder / "crl.pem", made.folder / "ca.pem")
     held = RevocationList(made.folder / "crl.pem", made.folder / "ca.pem")
+    whole = (made.folder / "crl.pem").read_bytes()
+    for torn in (b"", whole[: len(whole) // 2]):
+        (made.folder / "crl.pem").write_bytes(torn)
+        with pytest.raises(Unauthenticated, match="revocation list"):  # as sessions end that ask for it
+            held.check(None)
+    (made.folder / "crl.pem").write_bytes(whole)
+    held.check(None)
     (made.folder / "crl.pem").unlink()
     with pytest.raises(Unauthenticated, match="cannot be read"):
         held.check(None)
