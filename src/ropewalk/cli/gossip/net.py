@@ -211,9 +211,7 @@ def serve(
     async def run(log: GossipLog) -> None:
         await run_server(make_server(log), _facts)
 
-    if (
-        topic not in known
-    ):  # options that fail must not leave an empty topic behind, whose profile would be fixed
+    if topic not in known:  # what fails must not leave an empty topic behind, whose profile would be fixed
         with open_log(topic, profile=profile) as empty:
             make_server(empty)
     log_to_stderr("ropewalk.gossip.peers")
