@@ -176,6 +176,20 @@ def test_moved_repository_is_known_by_its_heads(spark: Any, world: World, tmp_pa
     assert verify_tables(spark, Warehouse(warehouse)).ok
 
 
+def test_verify_names_a_file_that_is_missing_or_damaged(spark: Any, world: World, tmp_path: Path):
+    """Rows of such a file cannot be read and compared; the report must say why, and not ask to try again."""
+    store = Warehouse(tmp_path / "tables")
+    ingest(spark, world, store.path, engine="gitlog").once()
+    (path,) = store.path.glob("**/events/**/*.parquet")
+    raw = path.read_bytes()
+    for damage in (lambda: path.write_bytes(raw[:-8] + b"\0" * 8), path.unlink):
+        damage()
+        report = verify_tables(spark, store)
+        (failed,) = [step for step in report.steps if step.status == "failed" and step.name == "files"]
+        assert path.relative_to(store.path).as_posix() in failed.detail
+        assert not report.ok
+
+
 def test_row_groups_hold_one_log_and_its_times(world: World, tmp_path: Path):
     query = make_query({"repository": str(world.path), "columns": INGESTED})
     stage_group(query, query.ranges(), tmp_path)

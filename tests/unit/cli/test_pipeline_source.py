@@ -99,3 +99,10 @@ def test_status_shows_the_recorded_source(ropewalk: Ropewalk, store: Warehouse, 
     answer = ropewalk("pipeline", "status", "--warehouse", str(store.path), cwd=other.path)
     assert answer.code == 0 and f"source {world.place.git_dir}" in answer.text
     assert "Name the repository with --source." in answer.err
+
+
+def test_verify_of_tables_takes_no_options_of_logs(ropewalk: Ropewalk, world: World, tmp_path: Path):
+    for words in (("--topics", "prod"), ("--engine", "gitlog"), ("--blocks-only",), ("--trust", "t.json")):
+        answer = ropewalk("pipeline", "verify", "--warehouse", "tables", "--tables", *words)
+        assert answer.code == 2
+        assert "--tables compares all tables" in answer.err

@@ -218,6 +218,11 @@ def verify(
     from ropewalk.verification import parse_keys
 
     store = job.store
+    if of_tables and (blocks_only or engine or topics or trust):
+        raise Usage(
+            "--tables compares all tables with all logs, without --blocks-only, --engine, --topics and --trust",
+            advice="Verify logs by these options in a second command, without --tables.",
+        )
     if not of_tables:
         check_names(job.place, engine, topics)
     started = time.monotonic()
