@@ -225,7 +225,7 @@ def test_node_does_not_notice_discovery(node, log):
         async with server:
             (link,) = server.connections
             await link.synced(LIMIT_S)
-            await soon(lambda: link._peer is not None and link._peer._book is None)
+            await soon(lambda: link._peer is not None and not link._peer._exchanges)
             peer = link._peer
             await asyncio.to_thread(node.do, "connect", url=server.url)
             for n in range(3):
