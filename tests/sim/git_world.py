@@ -9,7 +9,6 @@ Every part is a new object in every step that restarts it, as after a kill. The 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import random
@@ -35,7 +34,7 @@ from ropewalk.gitlog.store.rollup import roll_up
 from ropewalk.repository_check import verify_gitlogs
 from tests.fault.failing import Countdown, FailingDisk
 from tests.sim.power.run import MEMORY
-from tests.sim.steps import Step, Tell, draw, run_or_minimise
+from tests.sim.steps import Step, Tell, draw, run_or_minimise, run_worlds
 
 TOPIC, COPY, GROUP = "jobs", "copies", "workers"
 START_MS = 1_730_462_400_000
@@ -311,22 +310,5 @@ def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> in
     return run_or_minimise(seed, steps_of(seed), play, tell)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Seeded worlds of a git log, its consumers and its bridges.")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--worlds", type=int, default=100)
-    asked = parser.parse_args()
-    seeds = range(asked.worlds) if asked.seed is None else [asked.seed]
-    failed = 0
-    for seed in seeds:
-        try:
-            run(seed, print if asked.seed is not None else lambda _text: None)
-        except AssertionError as error:
-            failed += 1
-            print(error)
-    print(f"{len(seeds)} worlds, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_worlds("Seeded worlds of a git log, its consumers and its bridges.", run))

@@ -8,7 +8,6 @@ The checker has its own table of the logs that each pattern covers, and uses no 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -30,7 +29,7 @@ from ropewalk.server.settings import Settings
 from tests.asgi import Client
 from tests.serving import Answer
 from tests.sim.power.run import MEMORY
-from tests.sim.steps import Step, Tell, draw, run_or_minimise
+from tests.sim.steps import Step, Tell, draw, run_or_minimise, run_worlds
 
 NAMES = ("ada", "ben", "eve")
 ANONYMOUS = "anonymous"
@@ -292,22 +291,5 @@ def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> in
     return run_or_minimise(seed, steps_of(seed), play, tell)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Seeded worlds of grants and revocations.")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--worlds", type=int, default=100)
-    asked = parser.parse_args()
-    seeds = range(asked.worlds) if asked.seed is None else [asked.seed]
-    failed = 0
-    for seed in seeds:
-        try:
-            run(seed, print if asked.seed is not None else lambda _text: None)
-        except AssertionError as error:
-            failed += 1
-            print(error)
-    print(f"{len(seeds)} worlds, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_worlds("Seeded worlds of grants and revocations.", run))

@@ -5,6 +5,7 @@ Each step has its own source of chance, so that a world with some steps left out
 
 from __future__ import annotations
 
+import argparse
 import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -46,3 +47,21 @@ def run_or_minimise(
 
         enough = [tuple(step) for step in minimise(steps, fails)]
         raise AssertionError(f"seed {seed}: {kind.__name__}: {text}; enough: {enough}") from error
+
+
+def run_worlds(description: str, run: Callable[[int, Tell], int]) -> int:
+    """Run the worlds that the command line asks for; return 1 if any fails."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--worlds", type=int, default=100)
+    asked = parser.parse_args()
+    seeds = range(asked.worlds) if asked.seed is None else [asked.seed]
+    failed = 0
+    for seed in seeds:
+        try:
+            run(seed, print if asked.seed is not None else lambda _text: None)
+        except AssertionError as error:
+            failed += 1
+            print(error)
+    print(f"{len(seeds)} worlds, {failed} failed")
+    return 1 if failed else 0

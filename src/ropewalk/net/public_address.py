@@ -1,4 +1,4 @@
-"""Which addresses are on the public internet: what a stranger names must not lead into our own network."""
+"""Which addresses are on the public internet: an address from a peer must not lead into the network of the server."""
 
 from __future__ import annotations
 
