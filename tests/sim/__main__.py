@@ -1,4 +1,7 @@
-"""Power cuts, disk faults and seeded worlds: `python -m tests.sim [--states N] [--minutes M] [--seed S] [NAME …]`."""
+"""Power cuts, disk faults and seeded worlds: `python -m tests.sim [--states N] [--minutes M] [--seed S] [NAME …]`.
+
+The report keeps what earlier runs at the same commit wrote of other names, so a long run can be done in parts.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def main() -> int:
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     print(f"seed {seed}", flush=True)
-    results: dict[str, Any] = {}
+    results = earlier_results()
     names = asked.names or (*WORKLOADS, *WORLDS)
     workloads = Counter(WORKLOADS[name].engine for name in names if name in WORKLOADS)
     with ProcessPoolExecutor(asked.jobs) as pool:
@@ -128,15 +131,24 @@ def main() -> int:
             jobs[pool.submit(job, name, count, seed, asked.minutes * 60)] = name
         for done in as_completed(jobs):
             name = jobs[done]
-            results[name] = done.result()
+            results[name] = {"seed": seed, **done.result()}
             mark = "ok" if results[name]["ok"] else "FAILED"
             print(f"{mark:6}  {name}  {json.dumps(results[name])[:200]}", flush=True)
-            whole = write_report(results, seed)
+            whole = write_report(results)
     print(f"states by engine: {whole['states']}\nfaults: {whole['faults']}\nreport: {REPORT}")
-    return 0 if whole["ok"] else 1
+    return 0 if all(results[name]["ok"] for name in names) else 1
 
 
-def write_report(results: dict[str, Any], seed: int) -> dict[str, Any]:
+def earlier_results() -> dict[str, Any]:
+    """Return what the report says of this commit; nothing where files differ from it."""
+    if not REPORT.exists() or _commit().endswith("-dirty"):
+        return {}
+    report = json.loads(REPORT.read_text())
+    known: dict[str, Any] = report["results"] if report["commit"] == _commit() else {}
+    return known
+
+
+def write_report(results: dict[str, Any]) -> dict[str, Any]:
     """Write what is known so far: sums per engine and of each kind of fault, then every name."""
     engines: dict[str, Counter[str]] = {}
     faults: Counter[str] = Counter()
@@ -147,7 +159,6 @@ def write_report(results: dict[str, Any], seed: int) -> dict[str, Any]:
     whole = {
         "ok": all(each["ok"] for each in results.values()),
         "commit": _commit(),
-        "seed": seed,
         "states": {engine: dict(sums) for engine, sums in engines.items()},
         "faults": dict(sorted(faults.items())),
         "results": results,
@@ -158,9 +169,9 @@ def write_report(results: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Return the commit that is simulated; empty outside a git work tree."""
-    words = ["git", "rev-parse", "HEAD"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    """Return the commit that is simulated, with `-dirty` where files differ from it or there is none."""
+    words = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "-dirty"
 
 
 if __name__ == "__main__":
