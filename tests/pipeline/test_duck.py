@@ -144,6 +144,10 @@ def test_sql_command_writes_json_csv_and_parquet(store: Warehouse, tmp_path: Pat
     query = "SELECT 'nan'::DOUBLE AS x, [-'infinity'::DOUBLE] AS y"  # JSON has no such numbers
     assert run("--format", "json").text == '{"x": "nan", "y": ["-inf"]}\n'
     assert run("--json").json["rows"] == [["nan", ["-inf"]]]
+    query = "SELECT n, n + 1 AS n FROM events ORDER BY ALL LIMIT 1"
+    assert run("--json").json["rows"] == [[0, 1]]
+    twice = run("--format", "json")  # an object would keep one of the two
+    assert twice.code == 2 and "several columns with the name n" in twice.err
 
 
 def test_sql_command_reports_rows_beyond_the_limit(store: Warehouse, tmp_path: Path):

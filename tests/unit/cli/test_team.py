@@ -22,6 +22,7 @@ from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.repository.signing import set_anchor
+from ropewalk.gitlog.sharing import exchange
 from ropewalk.gitlog.sharing.exchange import pull, push
 from ropewalk.gitlog.verify.log_check import verify_log
 
@@ -103,6 +104,22 @@ def test_push_reappends_ours_behind_theirs_once(team):
     kept = git("for-each-ref", "refs/ropewalk/displaced/", cwd=team / "bob")
     assert kept.count("shiplog/prod/") == 1
     assert "refs/ropewalk" not in git("for-each-ref", cwd=team / "team.git")
+
+
+def test_push_names_a_lock_that_was_left_on_the_remote(team, monkeypatch):
+    """git says "cannot lock ref", as it does when another pusher is faster; nobody is, and waiting does not help."""
+    monkeypatch.setattr(exchange, "ATTEMPTS_MAX", 2)
+    ada = person(team, "ada")
+    append(ada, "first")
+    lock = team / "team.git" / "refs/gatos/shiplog/prod/head.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    refused = ada("push")
+    assert refused.code == 4
+    assert "kept a ref locked" in refused.err and "refs/gatos/shiplog/prod/head.lock" in refused.err
+    assert "a stopped one left the file" in refused.err
+    lock.unlink()
+    assert ada("push").code == 0
 
 
 def test_push_carries_output_of_runs_and_trailers(team):

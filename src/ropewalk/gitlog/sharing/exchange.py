@@ -74,6 +74,7 @@ def push(
             f"this repository is a mirror of {remote}: each `git fetch` overwrites the logs here",
             advice="Append in a clone that `ropewalk clone` made, and push from there.",
         )
+    refused = ""
     with log.store.turn("refs/ropewalk/exchange"):
         for attempt in range(ATTEMPTS_MAX):
             _pull(log, done, who=who, rebase=rebase, interactive=interactive)
@@ -83,9 +84,15 @@ def push(
                     logs=done.diverged,
                     advice="Push without --no-rebase: your events are re-appended behind them.",
                 )
-            if _push(log, done, interactive=interactive):
+            refused = _push(log, done, interactive=interactive)
+            if not refused:
                 return done
             time.sleep(PAUSE_S * (attempt + 1) * random.random())  # noqa: S311 - jitter
+    if lock := re.search(r"Unable to create '(.*\.lock)': File exists", refused):
+        raise Conflict(
+            f"{remote} kept a ref locked during all of {ATTEMPTS_MAX} attempts, with the file {lock[1]} there",
+            advice="If no git is at work there, a stopped one left the file: remove it, and push again.",
+        )
     raise Conflict(
         f"{remote} moved during all of {ATTEMPTS_MAX} attempts", advice="Push again when fewer others push."
     )
@@ -126,31 +133,32 @@ def _topics(log: GitRepository, layout: Layout, theirs: dict[str, str]) -> list[
     return sorted(found.union(log.topics(layout)))
 
 
-def _push(log: GitRepository, done: Exchange, *, interactive: bool) -> bool:
-    """Send every ref that differs; return False if the remote has moved."""
+def _push(log: GitRepository, done: Exchange, *, interactive: bool) -> str:
+    """Send every ref that differs; return what git says if the remote has moved, else nothing."""
     theirs = _tracked(log, done.remote)
     ours = {ref: oid for prefix in SHARED for ref, oid in log.store.heads(prefix).items()}
     changed = {ref: oid for ref, oid in ours.items() if theirs.get(ref) != oid}
     names = sorted(changed, key=lambda ref: (not ref.startswith(SHARED[1]), ref))
     for start in range(0, len(names), REFS_MAX):
         some = {ref: changed[ref] for ref in names[start : start + REFS_MAX]}
-        if not _push_refs(log, done.remote, some, theirs, interactive=interactive):
-            return False
+        refused = _push_refs(log, done.remote, some, theirs, interactive=interactive)
+        if refused:
+            return refused
         for ref, oid in some.items():
             _count(log, done, ref, oid, theirs.get(ref))
             _track(log, tracking_ref(done.remote, ref), oid)
-    return True
+    return ""
 
 
 def _push_refs(
     log: GitRepository, remote: str, refs: dict[str, str], theirs: dict[str, str], *, interactive: bool
-) -> bool:
+) -> str:
     leases = [f"--force-with-lease={ref}:{theirs.get(ref, '')}" for ref in refs]
     updates = [f"{oid}:{ref}" for ref, oid in refs.items()]
     arguments = ["push", "--porcelain", "--atomic", "--no-follow-tags", *leases, "--", remote, *updates]
     result = run_git(log.store.place.git_dir, *arguments, interactive=interactive)
     if result.returncode == 0:
-        return True
+        return ""
     text = result.stdout.decode("utf-8", "replace")
     said = result.stderr.decode("utf-8", "replace")
     if "hook declined" in text:
@@ -162,7 +170,7 @@ def _push_refs(
             advice="Correct what its hook names, or ask the owner of the remote.",
         )
     if any(reason in text + said for reason in RACES):
-        return False
+        return text + said
     if reason := re.search(r"\[remote rejected\] \((.*)\)$", text, re.MULTILINE):
         raise Denied(
             f"{remote} refused the push: {reason[1]}",

@@ -7,12 +7,13 @@ import datetime as dt
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import Invalid
+from ropewalk.errors import Invalid, Usage
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -56,7 +57,13 @@ class Answer:
         return out.getvalue().removesuffix("\n")
 
     def to_json_lines(self) -> str:
-        """Return the answer as one JSON object a row."""
+        """Return the answer as one JSON object a row; raise where two columns have one name."""
+        twice = sorted(name for name, count in Counter(self.columns).items() if count > 1)
+        if twice:
+            raise Usage(
+                f"the answer has several columns with the name {', '.join(twice)}, an object has room for one",
+                advice="Name each, as in `SELECT a.type AS one, b.type AS other`.",
+            )
         return "\n".join(json.dumps(dict(zip(self.columns, row, strict=True))) for row in self.rows)
 
     def to_parquet(self) -> bytes:
