@@ -17,7 +17,7 @@ from ropewalk.disk.state_folder import StateFolder
 from ropewalk.errors import Invalid
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.channel.settings import channels, create_channel
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.keys.rotate import open_sealing
 from ropewalk.pipeline.tables.duck import ask_duckdb
@@ -209,6 +209,46 @@ def test_tables_job_compacts_by_child_process(place):
     assert schedules.run_due() == []
     assert schedules.state()["tables"]["detail"].startswith("pipeline compact: ")
     assert [each["payload"]["ok"] for each in place.records()] == [True, False]
+
+
+@pytest.mark.timeout(300)
+def test_ingest_job_keeps_the_tables_fresh(place):
+    """The real command writes what is new, and nothing if nothing is; a run leaves no entry that is new again."""
+    event = b'{"type": "t", "payload": {}}'
+    words = ("shiplog", "append", "--ns", "a", "--file", "-")
+    assert call(place.folder, *words, stdin=event).returncode == 0
+    wanted = place.folder / "fresh"
+    settings = parse_watch({"version": 1, "ingest": {"every_minutes": 1, "warehouse": str(wanted)}})
+    schedules = place.schedules(settings)
+    assert schedules.run_due() == [] and AUDIT_CHANNEL not in channels(place.home)
+    assert schedules.state()["ingest"]["ok"], schedules.state()
+    known = "SELECT count(*) FROM events WHERE topic = 'a'"
+    assert ask_duckdb(Warehouse(wanted), known, 1).rows == ((1,),)
+    assert call(place.folder, *words, stdin=event).returncode == 0
+    assert schedules.run_due() == []
+    assert ask_duckdb(Warehouse(wanted), known, 1).rows == ((1,),), "it was not due"
+    for _ in range(2):
+        place.now += DAY_NS
+        assert schedules.run_due() == []
+    assert ask_duckdb(Warehouse(wanted), known, 1).rows == ((2,),)
+    assert len(Warehouse(wanted).manifests()) == 2
+
+
+def test_ingest_job_that_fails_is_recorded(place):
+    wanted = place.folder / "fresh"
+    wanted.write_text("a file")
+    settings = parse_watch({"version": 1, "ingest": {"warehouse": str(wanted)}})
+    schedules = place.schedules(settings)
+    assert schedules.run_due() == []
+    assert schedules.state()["ingest"]["detail"].startswith("pipeline ingest: ")
+    assert [each["payload"]["ok"] for each in place.records()] == [False]
+
+
+def test_ingest_settings_are_checked():
+    with pytest.raises(Invalid, match="warehouse"):
+        parse_watch({"version": 1, "ingest": {}})
+    with pytest.raises(Invalid, match="strict, quarantine"):
+        parse_watch({"version": 1, "ingest": {"warehouse": "t", "verify": "off"}})
 
 
 def test_tables_need_a_warehouse():

@@ -10,6 +10,7 @@ from ropewalk.kernel import jcs
 
 NOTICE_DAYS = [30, 14, 7]
 DAY_S = 86_400
+VERIFY = ("strict", "quarantine")  # what `ingest` does with entries that do not verify
 # member → its own members
 OBJECTS: dict[str, set[str]] = {
     "alerts": {"channel"},
@@ -20,6 +21,7 @@ OBJECTS: dict[str, set[str]] = {
     "anchors": {"every_hours", "folder", "host"},
     "compaction": {"every_hours"},
     "tables": {"every_hours", "warehouse"},
+    "ingest": {"every_minutes", "warehouse", "verify"},
 }
 MEMBERS = {"version", "interval_seconds", "webhooks", "freshness_seconds", "notice_days", "server", *OBJECTS}
 
@@ -44,6 +46,9 @@ class WatchConfig:
     compaction_s: float | None = None
     tables_s: float | None = None
     warehouse: str | None = None
+    ingest_s: float | None = None
+    ingest_into: str | None = None
+    ingest_verify: str = "strict"
 
 
 def parse_watch(document: dict[str, Any]) -> WatchConfig:
@@ -64,6 +69,11 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
         raise Invalid('"retention": {"drop": true} needs "archive": what is dropped is read there')
     if "tables" in document and not parts["tables"].get("warehouse"):
         raise Invalid('"tables" compacts the tables of a warehouse and needs "warehouse": DIR')
+    if "ingest" in document and not parts["ingest"].get("warehouse"):
+        raise Invalid('"ingest" writes new entries to the tables of a warehouse and needs "warehouse": DIR')
+    verify = _text(parts["ingest"], "verify") or "strict"
+    if verify not in VERIFY:
+        raise Invalid(f'"verify" of "ingest" must be one of {", ".join(VERIFY)}')
     return WatchConfig(
         interval_s=_number(document, "interval_seconds", 30.0),
         alert_channel=_text(parts["alerts"], "channel"),
@@ -83,6 +93,9 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
         compaction_s=_hours(document, "compaction", 24.0),
         tables_s=_hours(document, "tables", 24.0),
         warehouse=_text(parts["tables"], "warehouse"),
+        ingest_s=_number(parts["ingest"], "every_minutes", 5.0) * 60 if "ingest" in document else None,
+        ingest_into=_text(parts["ingest"], "warehouse"),
+        ingest_verify=verify,
     )
 
 

@@ -1,4 +1,4 @@
-"""Work that is done by schedule: archives, packing, recovery drills, anchors, compaction of logs and tables.
+"""Work that is done by schedule: archives, packing, recovery drills, anchors, compaction of logs, ingest, tables.
 
 One job runs at a time in a repository, also across processes. When a job is due is written down with a jitter after it
 ran; a crash leaves it due, and every job can be repeated. Each run is recorded in the audit channel.
@@ -42,7 +42,7 @@ from ropewalk.server.watch.config import DAY_S, WatchConfig
 
 STATE = "state.json"
 JITTER = 0.1  # of the interval, both ways
-TABLES_TIMEOUT_S = 86_400  # a compaction that runs longer than a day is stopped
+PIPELINE_TIMEOUT_S = 86_400  # a job over tables that runs longer than a day is stopped
 PIPELINE_COMMAND = "from ropewalk.cli import main; main()"
 _journal = logging.getLogger("ropewalk.watch")
 
@@ -76,6 +76,7 @@ class Schedules:
             "drill": (config.drills_s, self._drill),
             "anchor": (config.anchors_s, self._anchor),
             "compact": (config.compaction_s, self._compact),
+            "ingest": (config.ingest_s, self._ingest),
             "tables": (config.tables_s, self._tables),
         }
         return {name: (every_s, job) for name, (every_s, job) in found.items() if every_s is not None}
@@ -222,25 +223,33 @@ class Schedules:
         if joined:
             acts.append(f"joined packs: {before} to {before - joined}")
 
+    def _ingest(self, _acts: Acts) -> None:
+        """Run `pipeline ingest`. What it wrote is an act of the warehouse, and no entry here: it would be ingested."""
+        self._pipeline("ingest", self._config.ingest_into or "", "--verify", self._config.ingest_verify)
+
     def _tables(self, acts: Acts) -> None:
-        """Run `pipeline compact` in a child process: Spark and its memory end with the job."""
         warehouse = Path(self._config.warehouse or "")
         if not warehouse.is_dir():
             raise NotFound(f"there is no warehouse at {warehouse}", path=str(warehouse))
-        command = [sys.executable, "-c", PIPELINE_COMMAND, "--json", "pipeline", "compact"]
-        command += ["--warehouse", str(warehouse), "--source", str(self._home.parent)]
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TABLES_TIMEOUT_S
-            )
-        except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"pipeline compact ran for more than {TABLES_TIMEOUT_S:,} s") from error
-        if done.returncode:
-            raise Unavailable(f"pipeline compact: {_reason(done.stderr)}")
-        found: dict[str, Any] = json.loads(done.stdout)
+        found = self._pipeline("compact", str(warehouse))
         new, merged = sum(not each["kept"] for each in found["summaries"]), found["files_merged"]
         if new or merged:
             acts.append(f"compacted tables: {new} summaries, {merged} files merged")
+
+    def _pipeline(self, job: str, warehouse: str, *options: str) -> dict[str, Any]:
+        """Run a job over tables in a child process, with which Spark and its memory end; return what it prints."""
+        command = [sys.executable, "-c", PIPELINE_COMMAND, "--json", "pipeline", job, *options]
+        command += ["--warehouse", warehouse, "--source", str(self._home.parent)]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PIPELINE_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"pipeline {job} ran for more than {PIPELINE_TIMEOUT_S:,} s") from error
+        if done.returncode:
+            raise Unavailable(f"pipeline {job}: {_reason(done.stderr)}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
 
 def _reason(stderr: str) -> str:
