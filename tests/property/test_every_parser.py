@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.parsers import PARSERS, Parser, offer
+from tests.torture import fuzz
 
 FUZZ = Path(__file__).parents[1] / "fuzz"
 VECTORS = Path(__file__).parents[2] / "vectors" / "fuzz"
@@ -43,6 +44,19 @@ def test_kept_inputs_get_their_verdicts(parser: Parser) -> None:
     for verdict in ("taken", "refused"):
         for text in kept[verdict]:
             assert offer(parser, bytes.fromhex(text)) is (verdict == "taken"), text
+
+
+def test_kept_inputs_and_executions_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run starts from what earlier ones kept, so executions count over time."""
+    monkeypatch.setattr(fuzz, "VECTORS", tmp_path)
+    assert fuzz.kept_inputs("ulid")["executions"] == 0
+    ulid = b"01ARZ3NDEKTSV4RRFFQ69G5FAV".hex()
+    fuzz._keep("ulid", [ulid, "00"], 1_000)
+    fuzz._keep("ulid", ["00", "01"], 500)
+    document = json.loads((tmp_path / "ulid.json").read_text())
+    assert document == {
+        "parser": "ulid", "executions": 1_500, "taken": [ulid], "refused": ["00", "01"],
+    }  # fmt: skip
 
 
 @every

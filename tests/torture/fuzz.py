@@ -3,8 +3,9 @@
 `make torture ONLY=fuzz` gives every parser of `tests/fuzz` its share of executions, each in a process of its own, and
 writes counts and findings to build/torture-fuzz.json. A finding is the first input of its kind, in hex; give it to the
 parser again with `python -m tests.torture.fuzz --again NAME HEX`. With `--keep`, the smallest inputs that reached code
-of their own become vectors (vectors/fuzz/NAME.json), with what the parser said of them. The fuzzer, atheris, is
-installed with its pinned hash into build/fuzz, beside the product's environment and not into it.
+of their own become vectors (vectors/fuzz/NAME.json), with what the parser said of them and the number of executions so
+far; later runs start from them. `--minutes` bounds a run, which begins with the parsers that had the fewest. The
+fuzzer, atheris, is installed with its pinned hash into build/fuzz, beside the product's environment and not into it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RUNS_QUICK = 1_000
 SLOW = {"git_index", "git_pack", "segment", "packed_bundle", "bundle"}
 SECONDS_MAX = 900
 FINDINGS_MAX = 20
-KEPT = 16  # inputs of one parser that are taken, and as many that are refused
+KEPT = 24  # inputs of one parser that are taken, and as many that are refused
 KEPT_BYTES_MAX = 512
 VECTORS = Path("vectors") / "fuzz"
 LOCK = Path(__file__).with_name("fuzz.lock")
@@ -40,19 +41,23 @@ def run(quick: bool) -> dict[str, Any]:
     return fuzz(RUNS_QUICK if quick else RUNS)
 
 
-def fuzz(runs: int, names: list[str] | None = None, *, keep: bool = False) -> dict[str, Any]:
+def fuzz(
+    runs: int, names: list[str] | None = None, *, keep: bool = False, seconds: float = float("inf")
+) -> dict[str, Any]:
     """Every parser in turn; the report has counts and findings for each."""
     from tests.fuzz.parsers import PARSERS
 
     _install()
     started = time.monotonic()
-    chosen = [parser.name for parser in PARSERS if names is None or parser.name in names]
+    known = {each.name: kept_inputs(each.name) for each in PARSERS if names is None or each.name in names}
     parsers: dict[str, Any] = {}
-    for name in chosen:
+    for name in sorted(known, key=lambda name: known[name]["executions"]):
+        if time.monotonic() - started > seconds:
+            break
         parsers[name] = _fuzz_apart(name, runs // 5 if name in SLOW else runs)
         corpus = parsers[name].pop("corpus", [])
-        if keep and corpus and not parsers[name]["findings"]:
-            _keep(name, corpus)
+        if keep and not parsers[name]["findings"]:
+            _keep(name, corpus, parsers[name]["executions"])
         print(f"  {name}: {parsers[name]['executions']:,} executions", file=sys.stderr, flush=True)
     findings = sum(len(each["findings"]) for each in parsers.values())
     return {
@@ -63,6 +68,13 @@ def fuzz(runs: int, names: list[str] | None = None, *, keep: bool = False) -> di
         "findings": findings,
         "parsers": parsers,
     }
+
+
+def kept_inputs(name: str) -> dict[str, Any]:
+    """Return what earlier runs kept of a parser, and how often they ran it."""
+    path = VECTORS / f"{name}.json"
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return {"parser": name, "executions": 0, "taken": [], "refused": [], **kept}
 
 
 def _install() -> None:
@@ -105,7 +117,9 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
     parser = next(each for each in PARSERS if each.name == name)
     corpus = folder / "corpus"
     corpus.mkdir()
-    for number, sample in enumerate(parser.samples):
+    kept = kept_inputs(name)
+    earlier = [bytes.fromhex(text) for text in kept["taken"] + kept["refused"]]
+    for number, sample in enumerate([*parser.samples, *earlier]):
         (corpus / str(number)).write_bytes(sample)
     words = folder / "words.dict"
     words.write_text(_dictionary(parser.samples))
@@ -121,14 +135,14 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
             where = f"{Path(last.filename).name}:{last.lineno} {last.name}"
             kind = f"{type(error).__name__} at {where}"
             if len(findings) < FINDINGS_MAX or kind in findings:
-                found = findings.setdefault(kind, {"error": kind, "detail": str(error)[:200], "times": 0})
-                found.setdefault("input", raw[:4096].hex())
-                found["times"] += 1
+                seen = findings.setdefault(kind, {"error": kind, "detail": str(error)[:200], "times": 0})
+                seen.setdefault("input", raw[:4096].hex())
+                seen["times"] += 1
         if counts["executions"] >= runs:
             new = (each for each in corpus.iterdir() if not each.name.isdigit())
             small = sorted((each.read_bytes() for each in new), key=lambda raw: (len(raw), raw))
-            kept = [raw.hex() for raw in small if len(raw) <= KEPT_BYTES_MAX]
-            report = {**counts, "findings": list(findings.values()), "corpus": kept}
+            found = [raw.hex() for raw in small if len(raw) <= KEPT_BYTES_MAX]
+            report = {**counts, "findings": list(findings.values()), "corpus": found}
             (folder / "answer.json").write_text(json.dumps(report))
             os._exit(0)
 
@@ -139,18 +153,18 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
     atheris.Fuzz()
 
 
-def _keep(name: str, corpus: list[str]) -> None:
-    """Write the smallest inputs of a run, with the parser's verdict of each."""
+def _keep(name: str, corpus: list[str], executions: int) -> None:
+    """Write the smallest inputs of all runs, with the parser's verdict of each."""
     from tests.fuzz.parsers import PARSERS, offer
 
     parser = next(each for each in PARSERS if each.name == name)
-    verdicts: dict[bool, list[str]] = {True: [], False: []}
+    document = kept_inputs(name)
+    document["executions"] += executions
     for text in corpus:
-        kept = verdicts[offer(parser, bytes.fromhex(text))]
-        if len(kept) < KEPT:
+        kept = document["taken" if offer(parser, bytes.fromhex(text)) else "refused"]
+        if len(kept) < KEPT and text not in kept:
             kept.append(text)
     VECTORS.mkdir(exist_ok=True)
-    document = {"parser": name, "taken": verdicts[True], "refused": verdicts[False]}
     (VECTORS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
@@ -178,6 +192,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.torture.fuzz", description=__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="parsers; default all")
     options.add_argument("--runs", type=int, default=RUNS)
+    options.add_argument("--minutes", type=float, default=float("inf"), help="start no parser after so long")
     options.add_argument(
         "--keep", action="store_true", help="write the inputs that reached new code as vectors"
     )
@@ -192,7 +207,7 @@ def main() -> int:
         parser = next(each for each in PARSERS if each.name == asked.again[0])
         print("taken" if offer(parser, bytes.fromhex(asked.again[1])) else "refused")
         return 0
-    report = fuzz(asked.runs, asked.names or None, keep=asked.keep)
+    report = fuzz(asked.runs, asked.names or None, keep=asked.keep, seconds=asked.minutes * 60)
     target = Path("build") / "torture-fuzz.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(report, indent=2) + "\n")
