@@ -62,7 +62,7 @@ from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.ledger.proof.verify import check_channel, to_report
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy, parse_policy
 from ropewalk.ledger.versions.change import change_version
-from ropewalk.ledger.versions.statements import VersionAct, parse_version_act
+from ropewalk.ledger.versions.statements import ShippedDocuments, VersionAct, parse_version_act
 
 FIRST = Trust((NODE.public,), (NODE.public,))
 
@@ -796,6 +796,20 @@ def test_malformed_key_statement_is_refused(name, other):
     chain.add(NODE, payload_resigned({**whole, "payload": payload}, NODE))
     fault = check_channel(chain.found(), trust=FIRST).fault
     assert fault is not None and fault.step == "block_signatures"
+
+
+def test_members_of_a_version_change_are_those_that_were_signed():
+    """A member more, or by another name, would end the signatures of acts that stand in channels."""
+    documents = ShippedDocuments("11", "22", {"ops": "33"})
+    act = VersionAct("ops", "1.0.x", "deprecated", "2027-01-01T00:00:00Z", 90, documents)
+    assert json.dumps(act.to_json()) == (
+        '{"version": 1, "act": "version", "channel": "ops", "protocol_version": "1.0.x", "stage": "deprecated", '
+        '"sunset": "2027-01-01T00:00:00Z", "grace_days": 90, '
+        '"documents": {"guide": "11", "transcript": "22", "policies": {"ops": "33"}}}'
+    )
+    assert list(VersionAct("ops", "1.0.x", "active").to_json()) == [
+        "version", "act", "channel", "protocol_version", "stage", "sunset", "grace_days",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", VersionAct(CHANNEL, "1.0.x", "active").to_json())
