@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.unit.ledger.attesting import attested, dsse
 from tests.unit.ledger.calling import Answer, make
-from tests.unit.ledger.making import ADA, changed, command, observed
+from tests.unit.ledger.making import ADA, changed, command, observed, resigned
 from tests.waiting import ended
 
 from ropewalk.kernel import jcs
@@ -440,3 +440,27 @@ def test_verify_reads_a_tlog_receipt(ropewalk):
     assert statuses["inclusion"] == statuses["log_signature"] == statuses["envelope"] == "passed"
     two = make(ropewalk, "two.json")
     assert ropewalk(*check[:3], str(two), *check[4:]).code == 5
+
+
+def test_adapt_check_returns_the_signed_original(ropewalk):
+    """A reader gets back the bytes that the author signed; a changed copy fails with 5 and writes nothing."""
+    make(ropewalk)
+    newer = resigned({**observed(1).value, "protocol_version": "1.2.0"})
+    Path("newer.json").write_bytes(newer)
+    adapted = ropewalk("ledger", "adapt", "--file", "newer.json", "--key", "ada", "-o", "adapted.json")
+    assert adapted.code == 0 and "signed again" in adapted.err
+    check = ("ledger", "adapt", "--check", "--file")
+    done = ropewalk(*check, "adapted.json", "-o", "original.json", "--json")
+    assert done.code == 0 and Path("original.json").read_bytes() == newer
+    assert done.json["author"] == ADA.public.did()
+    assert ropewalk(*check, "adapted.json").out.startswith(f"ok  {done.json['envelope_id']}  was ")
+    assert ropewalk(*check, "adapted.json", "-o", "-").out == newer.decode() + "\n"
+
+    wrong = json.loads(Path("adapted.json").read_text())
+    Path("wrong.json").write_text(json.dumps({**wrong, "timestamp": "2024-12-01T12:00:00Z"}))
+    refused = ropewalk(*check, "wrong.json", "-o", "none.json")
+    assert refused.code == 5 and not Path("none.json").exists()
+    Path("wrong.json").write_text(json.dumps({**wrong, "payload": {"n": 2}}))
+    assert ropewalk(*check, "wrong.json").code == 5
+    assert "carries no original" in ropewalk(*check, "one.json").err
+    assert ropewalk("ledger", "adapt", "--file", "newer.json").code == 2

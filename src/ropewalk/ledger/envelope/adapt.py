@@ -249,19 +249,26 @@ def _formed(value: jcs.Json) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
+def author_key(value: dict[str, Any]) -> PublicKey:
+    """Return the key of an original's author; other members than its identity and signature are not read."""
+    identity = value["origin_identity"]
+    kind = identity.get("identity_type")
+    alg = value["signature"].get("alg") if kind == "attested-domain" else kind
+    return PublicKey.from_text(str(alg), str(identity.get("public_key")))
+
+
 def _check_author(value: dict[str, Any]) -> None:
     """Verify the original's own signature and payload hash."""
-    signature, identity = value["signature"], value["origin_identity"]
+    signature = value["signature"]
     names = signature.get("signed_fields")
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise Unverified("the original must list its signed fields")
     if not set(MINIMUM_SIGNED) <= set(names):
         raise Unverified("the original does not sign all required fields")
-    kind = identity.get("identity_type")
-    alg = signature.get("alg") if kind == "attested-domain" else kind
     try:
-        key = PublicKey.from_text(str(alg), str(identity.get("public_key")))
-        key.verify(signature_preimage(value), decode_base64(str(signature.get("sig")), "/signature/sig"))
+        author_key(value).verify(
+            signature_preimage(value), decode_base64(str(signature.get("sig")), "/signature/sig")
+        )
     except RopewalkError as error:
         raise Unverified(f"the original's signature: {error.detail}") from error
     detached = value.get("payload") is None and value.get("payload_ref") is not None
