@@ -20,6 +20,7 @@ from ropewalk.pipeline.report.report import render
 from ropewalk.pipeline.source.frames import to_arrow
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.delta import check_delta, delta_versions, keep_delta
+from ropewalk.pipeline.tables.table_files import OPEN_FILE
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.pipeline.world import NOON_MS, World
@@ -36,7 +37,8 @@ def write(store: Warehouse, count: int, *tables: str, replaces: tuple[str, ...] 
         staged = store.staging(table)
         staged.mkdir(parents=True)
         rows = {"n": [len(known)] * count, "time": [NOON_MS * 1000] * count}
-        pq.write_table(pa.table(rows, schema=SCHEMA), staged / f"part-{len(known)}.parquet")
+        name = OPEN_FILE if table == "deployments" else f"part-{len(known)}.parquet"
+        pq.write_table(pa.table(rows, schema=SCHEMA), staged / name)
         files[table] = store.put_in_place(table, len(known) + 1)
     before = known[-1].digest if known else None
     made = Manifest(
@@ -163,7 +165,8 @@ def test_merged_files_hold_the_same_rows_and_other_readers_see_the_fold(
     assert ingest() == 1
     assert seen() == fold()
     assert merge_files(store, NOON_MS) is not None
-    assert len(store.current_files(store.manifests())["events"]) == 1
+    current = store.current_files(store.manifests())
+    assert (len(current["events"]), len(current["deployments"])) == (1, 2)  # settled rows, and open ones
     assert seen() == fold()
     world.git("prod", 2)
     assert ingest() == 2

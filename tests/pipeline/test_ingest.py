@@ -291,7 +291,8 @@ def test_deployments_tell_what_stands_now_and_how_delivery_goes(spark: Any, tmp_
     world.git("prod", 1)
     warehouse = tmp_path / "tables"
     ingest(spark, world, warehouse).once()
-    rows = pq.read_table(warehouse / "deployments").to_pylist()
+    table = pq.read_table(warehouse / "deployments").sort_by("height")
+    rows = table.to_pylist()
     assert [row["current"] for row in rows] == [False, False, False, True]
     assert rows[2]["status"] == "failed" and rows[2]["recovery_s"] == 3600
     (measured,) = pq.read_table(warehouse / "deployment_measures").to_pylist()

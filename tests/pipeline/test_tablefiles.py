@@ -39,7 +39,7 @@ LINKS = (
     "events/batch=2",
     "events/batch=1/part-0.parquet",
     "deployments",
-    "deployments/batch-1.parquet",
+    "deployments/batch=2/open.parquet",
     "events/batch=9",
     "events/_delta_log",
     "_ropewalk",

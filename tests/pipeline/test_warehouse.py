@@ -52,7 +52,7 @@ def test_every_table_is_whole_whenever_its_writer_dies(tmp_path: Path, lives: in
         if not committed:
             write(left, 3, *TABLES)
     assert rows_in(left) == after
-    assert {path.name for path in (left.path / "deployments").iterdir()} == {"batch-2.parquet"}
+    assert {path.name for path in (left.path / "deployments").iterdir()} == {"batch=2"}
 
 
 @needs_that(Path("/proc/self/fd").exists(), "descriptors have no names here")

@@ -32,7 +32,8 @@ from ropewalk.pipeline.tables.row_groups import (
     is_partitioned,
     write_grouped,
 )
-from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, StoredFile, Warehouse
+from ropewalk.pipeline.tables.table_files import is_replaced
+from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +111,7 @@ def merge_files(warehouse: Warehouse, now_ms: int, *, partitioned: bool | None =
         files = {
             table: chosen
             for table, found in current.items()
-            if table not in REMADE and (chosen := _to_merge(warehouse, table, found, wanted))
+            if (chosen := _to_merge(warehouse, table, found, wanted))
         }
         if not files:
             return None
@@ -143,6 +144,7 @@ def merge_files(warehouse: Warehouse, now_ms: int, *, partitioned: bool | None =
 
 def _to_merge(warehouse: Warehouse, table: str, files: list[StoredFile], wanted: bool) -> list[StoredFile]:
     """Return the files that lie in the wrong folders or mix logs, and small ones where a folder has several."""
+    files = [file for file in files if not is_replaced(file.name)]
     wanted = wanted and table in PARTITIONED
     small: dict[str, list[StoredFile]] = {}
     for file in files:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.disk.repository_paths import find_repository
-from ropewalk.errors import Conflict, HeadMoved, OutOfOrder
+from ropewalk.errors import Conflict, Damaged, HeadMoved, OutOfOrder
 from ropewalk.gitlog.consumers.cursor import move_cursor, read_cursor
 from ropewalk.pipeline.jobs.lag import write_lag
 from ropewalk.pipeline.source.git_logs import GitLogs
@@ -411,9 +411,15 @@ class Ingest:
     def _remake_deployments(self, manifests: list[Manifest], latest: Path) -> None:
         current = self.warehouse.current_files(manifests)
         recorded = self.warehouse.paths(current.get("deployments", []))
+        if missing := [path for path in recorded if not path.exists()]:
+            raise Damaged(
+                f"{missing[0]} is missing, a file of the table deployments",
+                reason="table",
+                advice="Fill another folder anew with `ropewalk pipeline ingest`.",
+            )
         events = sorted(latest.glob("*.parquet"))
-        if not (recorded and all(path.exists() for path in recorded)):
-            recorded, events = [], [*self.warehouse.paths(current.get("events", [])), *events]
+        if not recorded:
+            events = [*self.warehouse.paths(current.get("events", [])), *events]
         write_deployments(
             events,
             recorded,

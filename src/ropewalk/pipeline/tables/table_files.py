@@ -12,6 +12,8 @@ from typing import Final
 
 from ropewalk.errors import Damaged
 
+OPEN_FILE: Final = "open.parquet"  # rows of a table that later batches may change
+_REPLACED: Final = re.compile(r"(.*/)?(batch-[0-9]+|open)\.parquet", re.ASCII)
 TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 # No separator, no leading dot, and nothing that Spark would expand: `*`, `?`, `[`, `{`.
 _PLAIN: Final = r"[A-Za-z0-9_][A-Za-z0-9._=-]*\.parquet"
@@ -52,6 +54,15 @@ def check_file_name(table: str, number: int, name: object) -> str:
     raise _refusal(
         f"batch {number} names {name!r} as a file of table {table!r}, which must lie in its folder", "name"
     )
+
+
+def is_replaced(name: str) -> bool:
+    """Return whether a file of a table is replaced by the next one of its kind, and does not stay beside it.
+
+    >>> is_replaced("deployments/batch=3/open.parquet"), is_replaced("deployments/batch=3/part-0.parquet")
+    (True, False)
+    """
+    return _REPLACED.fullmatch(name) is not None
 
 
 def _refusal(detail: str, reason: str) -> Damaged:

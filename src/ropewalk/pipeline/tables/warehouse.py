@@ -3,7 +3,8 @@ root. The manifests are the truth: files no manifest names were never written.
 
     <warehouse>/<table>/batch=<n>/part-….parquet     tables that grow; date=<day>/log=<topic>/ comes before the file
                                                      where the tables are partitioned
-    <warehouse>/<table>/batch-<n>.parquet            tables that are made anew (deployments, consumer_lag)
+    <warehouse>/deployments/batch=<n>/open.parquet   deployments that a later one may change; replaced by the next
+    <warehouse>/<table>/batch-<n>.parquet            tables that are made anew (deployment_measures, consumer_lag)
     <warehouse>/_ropewalk/batches/<n>.json           manifests, each naming the digest of the one before
     <warehouse>/_ropewalk/head.json                  number and digest of the last manifest
     <warehouse>/_ropewalk/runs/<time>-<job>.json     what ran, and how it ended
@@ -30,14 +31,15 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.row_groups import PARTITIONED, is_partitioned, write_grouped
-from ropewalk.pipeline.tables.table_files import TABLE_NAME, check_file_name, safe_path
+from ropewalk.pipeline.tables.table_files import TABLE_NAME, check_file_name, is_replaced, safe_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
 GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
-REMADE = ("deployments", "deployment_measures", "consumer_lag")
+SETTLING = ("deployments",)  # they grow, but for the rows of one file
+REMADE = ("deployment_measures", "consumer_lag")
 DELTA_LOG = "_delta_log"  # a folder inside a table's, where Delta logs were asked for
 HOME = "_ropewalk"
 ICEBERG = "iceberg"  # a folder in HOME, where Iceberg tables were asked for
@@ -302,7 +304,7 @@ class Warehouse:
     def table_names(self) -> list[str]:
         """Return the tables that ingest keeps, with those of event types that have a folder."""
         typed = sorted(each.name for each in self.path.glob("events__*") if TABLE_NAME.fullmatch(each.name))
-        return [*GROWING, *REMADE, *typed]
+        return [*GROWING, *SETTLING, *REMADE, *typed]
 
     @property
     def batches(self) -> Path:
@@ -423,17 +425,19 @@ class Warehouse:
 
     def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
         """Return the files that make up each table now."""
-        found: dict[str, list[StoredFile]] = {}
+        stay: dict[str, list[StoredFile]] = {}
+        newest: dict[str, list[StoredFile]] = {}
         for manifest in manifests:
-            gone = frozenset(manifest.replaces)
-            if gone:
-                found = {table: [f for f in files if f.name not in gone] for table, files in found.items()}
+            if gone := frozenset(manifest.replaces):
+                for found in (stay, newest):
+                    found |= {
+                        table: [f for f in files if f.name not in gone] for table, files in found.items()
+                    }
             for table, files in manifest.files.items():
-                if table in REMADE:
-                    found[table] = list(files)
-                else:
-                    found.setdefault(table, []).extend(files)
-        return found
+                if replacing := [file for file in files if is_replaced(file.name)]:
+                    newest[table] = replacing
+                stay.setdefault(table, []).extend(file for file in files if file not in replacing)
+        return {table: files + newest.get(table, []) for table, files in stay.items()}
 
     def current_names(self, manifests: Iterable[Manifest]) -> set[str]:
         """Return the names of all files that make up the tables now."""
