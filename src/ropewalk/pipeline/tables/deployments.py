@@ -31,7 +31,7 @@ SELECT coalesce(found[1], topic) AS env, found[2] AS service, found[3] AS artifa
   author, topic, height, entry_id AS commit
 FROM (SELECT *, json_extract_string(entry, ['$.trailer.env', '$.trailer.what.service', '$.trailer.what.artifact',
   '$.trailer.status', '$.trailer.when.start_ts', '$.trailer.when.end_ts', '$.trailer.why.reason',
-  '$.trailer.why.ticket']) AS found FROM {events} WHERE {passed} AND height >= {low} AND height < {high})
+  '$.trailer.why.ticket']) AS found FROM {events} WHERE {part})
 WHERE found[2] IS NOT NULL AND found[4] IS NOT NULL
 """
 # What a later deployment may change: the current one of its service and place, and failures that none made good yet.
@@ -82,15 +82,15 @@ def write_deployments(
 ) -> None:
     """Write both tables into the folders of their names: what `events` holds, on top of the recorded `deployments`.
 
-    Of those only the open ones are computed again, at most `ROWS_AT_ONCE` new ones at a time: memory does not grow with
-    the table, and a batch costs what it brings and not what there is.
+    Of those only the open ones are computed again, with about `ROWS_AT_ONCE` new ones at a time: memory grows with the
+    open ones, not with the table. The measures are taken of all rows, of six narrow columns.
     """
     for folder in (deployments, measures):
         folder.mkdir(parents=True, exist_ok=True)
-    replaced = [path for path in recorded if is_replaced(path.as_posix())]
+    replaced = [path for path in recorded if is_replaced(path.name)]
     rows, settled = read_parquet(events), deployments / "part-0.parquet"
     with open_duckdb(spill=deployments.parent / "spill") as connection:
-        connection.execute(f"CREATE TABLE open AS {_history(rows, 0, 0)}")
+        connection.execute(f"CREATE TABLE open AS {_history(rows, 'false')}")
         with open_writer(settled, table_schema("deployments")) as writer:
             count = 0
             if replaced:
@@ -98,8 +98,8 @@ def write_deployments(
                 connection.execute(f"INSERT INTO open BY NAME FROM {before} WHERE {_OPEN}")
                 # Earlier versions kept all deployments in one file.
                 count += _write(connection, f"FROM {before} WHERE NOT ({_OPEN})", writer)
-            for low, high in _parts(connection, rows):
-                made = _history(rows, low, high, _CARRIED)
+            for part in _parts(connection, rows):
+                made = _history(rows, part, _CARRIED)
                 connection.execute(f"CREATE OR REPLACE TABLE changed AS {made}")
                 connection.execute(f"CREATE OR REPLACE TABLE open AS FROM changed WHERE {_OPEN}")
                 done = f"FROM changed WHERE NOT ({_OPEN}) ORDER BY topic, height"
@@ -114,23 +114,28 @@ def write_deployments(
             _write(connection, _MEASURES, writer)
 
 
-def _history(events: str, low: int, high: int, before: str = "") -> str:
-    """Return the query for the deployments of events between two heights, after the rows of `before`."""
-    return _HISTORY.format(rows=f"{before} {_ROWS.format(events=events, passed=_PASSED, low=low, high=high)}")
+def _history(events: str, part: str, before: str = "") -> str:
+    """Return the query for the deployments of a part of some events, after the rows of `before`."""
+    return _HISTORY.format(rows=f"{before} {_ROWS.format(events=events, part=part)}")
 
 
-def _parts(connection: duckdb.DuckDBPyConnection, events: str) -> Iterator[tuple[int, int]]:
-    """Cut events into parts of about `ROWS_AT_ONCE`, in order: a later part of a log has greater heights."""
+def _parts(connection: duckdb.DuckDBPyConnection, events: str) -> Iterator[str]:
+    """Cut events into parts of about `ROWS_AT_ONCE`, log by log, each in order; yield the condition of each."""
     counts = connection.execute(
-        f"FROM {events} SELECT height // {HEIGHTS}, count(*) WHERE {_PASSED} GROUP BY 1 ORDER BY 1"
+        f"FROM {events} SELECT topic, height // {HEIGHTS} AS span, count(*) WHERE {_PASSED} GROUP BY ALL ORDER BY ALL"
     ).fetchall()
-    low, rows = 0, 0
-    for at, (number, count) in enumerate(counts):
+    start, rows = "", 0
+    for at, (topic, number, count) in enumerate(counts):
+        name = "'" + topic.replace("'", "''") + "'"
+        start = (
+            start
+            or f"(topic > {name} OR topic = {name} AND height >= {number * HEIGHTS}) AND topic >= {name}"
+        )
         rows += count
         if rows >= ROWS_AT_ONCE or at == len(counts) - 1:
-            high = (number + 1) * HEIGHTS
-            yield low, high
-            low, rows = high, 0
+            end = f"(topic < {name} OR topic = {name} AND height < {(number + 1) * HEIGHTS}) AND topic <= {name}"
+            yield f"{_PASSED} AND {start} AND {end}"
+            start, rows = "", 0
 
 
 def _write(connection: duckdb.DuckDBPyConnection, query: str, writer: pq.ParquetWriter) -> int:
