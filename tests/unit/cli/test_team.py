@@ -14,7 +14,7 @@ from tests.unit.cli.conftest import Answer, living_in
 from tests.waiting import Crew
 
 import ropewalk
-from ropewalk.errors import Denied, Unverified
+from ropewalk.errors import Conflict, Denied, Unverified
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.notes import read_note
@@ -106,6 +106,13 @@ def test_push_reappends_ours_behind_theirs_once(team):
     assert "refs/ropewalk" not in git("for-each-ref", cwd=team / "team.git")
 
 
+def refused_push(team: Path, name: str) -> Conflict:
+    """Push in this process, where the attempts can be fewer, and return why it failed."""
+    with open_repository(team / name) as log, pytest.raises(Conflict) as caught:
+        push(log, "origin", who=name)
+    return caught.value
+
+
 def test_push_names_a_lock_that_was_left_on_the_remote(team, monkeypatch):
     """git says "cannot lock ref", as it does when another pusher is faster; nobody is, and waiting does not help."""
     monkeypatch.setattr(exchange, "ATTEMPTS_MAX", 2)
@@ -114,12 +121,31 @@ def test_push_names_a_lock_that_was_left_on_the_remote(team, monkeypatch):
     lock = team / "team.git" / "refs/gatos/shiplog/prod/head.lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
-    refused = ada("push")
-    assert refused.code == 4
-    assert "kept a ref locked" in refused.err and "refs/gatos/shiplog/prod/head.lock" in refused.err
-    assert "a stopped one left the file" in refused.err
+    refused = refused_push(team, "ada")
+    assert "kept a ref locked" in refused.detail
+    assert "refs/gatos/shiplog/prod/head.lock there" in refused.detail
+    assert "a stopped one left the file" in refused.advice_now
     lock.unlink()
     assert ada("push").code == 0
+
+
+def test_push_names_no_lock_of_its_last_attempt_alone(team, monkeypatch):
+    """Another pusher is faster first, and then holds the lock: to remove that would do damage."""
+    monkeypatch.setattr(exchange, "ATTEMPTS_MAX", 2)
+    for name in ("ada", "bob"):
+        append(person(team, name), name)
+    ref, remote = "refs/gatos/shiplog/prod/head", team / "team.git"
+    git("push", "-q", "origin", f"{ref}:refs/heads/waiting", cwd=team / "bob")
+    hook = team / "ada" / ".git" / "hooks" / "pre-push"  # runs once git has read the refs of the remote
+    hook.parent.mkdir(exist_ok=True)
+    race = f"git --git-dir='{remote}' update-ref {ref} refs/heads/waiting"
+    hook.write_text(
+        f"#!/bin/sh\nif test -e '{remote / ref}'; then : > '{remote / ref}.lock'; else {race}; fi\n"
+    )
+    hook.chmod(0o755)
+    refused = refused_push(team, "ada")
+    assert (remote / f"{ref}.lock").exists()
+    assert "moved during all of 2 attempts" in refused.detail
 
 
 def test_push_carries_output_of_runs_and_trailers(team):

@@ -29,6 +29,7 @@ RACES = (
     "cannot lock ref",
     "incorrect old",
 )
+LOCK = re.compile(r"Unable to create '(.*\.lock)': File exists")
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ def push(
             f"this repository is a mirror of {remote}: each `git fetch` overwrites the logs here",
             advice="Append in a clone that `ropewalk clone` made, and push from there.",
         )
-    refused = ""
+    refused: list[str] = []
     with log.store.turn("refs/ropewalk/exchange"):
         for attempt in range(ATTEMPTS_MAX):
             _pull(log, done, who=who, rebase=rebase, interactive=interactive)
@@ -84,13 +85,14 @@ def push(
                     logs=done.diverged,
                     advice="Push without --no-rebase: your events are re-appended behind them.",
                 )
-            refused = _push(log, done, interactive=interactive)
-            if not refused:
+            refused.append(_push(log, done, interactive=interactive))
+            if not refused[-1]:
                 return done
             time.sleep(PAUSE_S * (attempt + 1) * random.random())  # noqa: S311 - jitter
-    if lock := re.search(r"Unable to create '(.*\.lock)': File exists", refused):
+    locks = set.intersection(*(set(LOCK.findall(each)) for each in refused))
+    if locks:  # a lock that only some attempts met was another pusher's
         raise Conflict(
-            f"{remote} kept a ref locked during all of {ATTEMPTS_MAX} attempts, with the file {lock[1]} there",
+            f"{remote} kept a ref locked during all of {ATTEMPTS_MAX} attempts, with the file {min(locks)} there",
             advice="If no git is at work there, a stopped one left the file: remove it, and push again.",
         )
     raise Conflict(
