@@ -11,11 +11,12 @@ from typing import Any
 
 from tests.unit.ledger.attesting import attested, dsse
 from tests.unit.ledger.calling import Answer, make
-from tests.unit.ledger.making import ADA, changed, command, observed, resigned
+from tests.unit.ledger.making import ADA, NOON, changed, command, observed, resigned
 from tests.waiting import ended
 
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import parse_record
+from ropewalk.ledger.envelope.adapt import resign
 from ropewalk.ledger.envelope.envelope import parse
 from ropewalk.ledger.rules.policy import STRICT
 
@@ -452,7 +453,7 @@ def test_adapt_check_returns_the_signed_original(ropewalk):
     check = ("ledger", "adapt", "--check", "--file")
     done = ropewalk(*check, "adapted.json", "-o", "original.json", "--json")
     assert done.code == 0 and Path("original.json").read_bytes() == newer
-    assert done.json["author"] == ADA.public.did()
+    assert done.json["author"] == ADA.public.did() and done.json["payload"] == "passed"
     assert ropewalk(*check, "adapted.json").out.startswith(f"ok  {done.json['envelope_id']}  was ")
     assert ropewalk(*check, "adapted.json", "-o", "-").out == newer.decode() + "\n"
 
@@ -464,3 +465,14 @@ def test_adapt_check_returns_the_signed_original(ropewalk):
     assert ropewalk(*check, "wrong.json").code == 5
     assert "carries no original" in ropewalk(*check, "one.json").err
     assert ropewalk("ledger", "adapt", "--file", "newer.json").code == 2
+    assert ropewalk(*check, "adapted.json", "--timestamp", "2024-12-01T12:00:00Z").code == 2
+
+
+def test_adapt_check_reports_a_detached_payload(ropewalk):
+    """Its bytes are not there to be hashed, so the answer must not say `ok` alone."""
+    away = observed(1, detached={"locator": "file:///x"})
+    Path("adapted.json").write_bytes(resign(away.raw, ADA, NOON).envelope.raw)
+    check = ("ledger", "adapt", "--check", "--file", "adapted.json")
+    assert "\npayload: not checked, the payload is detached" in ropewalk(*check).out
+    assert ropewalk(*check, "--json").json["payload"] == "not_checked"
+    assert "payload: not checked" in ropewalk(*check, "-o", "-").err

@@ -35,6 +35,8 @@ def adapt(file: str, key: str | None, check: bool, timestamp: str | None, output
 
     if check == (key is not None):
         raise Usage("give --key to convert an envelope, or --check to check a converted one")
+    if check and timestamp is not None:
+        raise Usage("--timestamp is the time of a conversion: it cannot be used with --check")
     if key is None:
         _check(read_input(file), output)
         return
@@ -63,8 +65,8 @@ def _check(raw: bytes, output: str | None) -> None:
     from ropewalk.ledger.rules.verdict import Context
 
     envelope = parse_wire(raw)
-    for rule in (rule_1_canonical_hash, rule_2_signature_scope):
-        finding = rule(envelope, Context())
+    payload, signature = rule_1_canonical_hash(envelope, Context()), rule_2_signature_scope(envelope)
+    for finding in (payload, signature):
         if finding.status == "failed":
             raise Unverified(f"the converted envelope: {finding.detail}")
     author = author_key(check_adapted(envelope)).did()
@@ -75,9 +77,15 @@ def _check(raw: bytes, output: str | None) -> None:
         "envelope_id": envelope.hex_id,
         "legacy_envelope_id": legacy_id,
         "author": author,
+        "payload": payload.status,
         "path": output,
     }
     plain = f"ok  {envelope.hex_id}  was {legacy_id}, signed by {author}"
+    if payload.status != "passed":
+        unchecked = f"payload: not checked, {payload.detail}"
+        plain += f"\n{unchecked}"
+        if output == "-":  # stdout has the original alone
+            say(unchecked)
     if output is None:
         emit(found, plain)
     else:
