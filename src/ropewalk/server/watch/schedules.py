@@ -1,7 +1,8 @@
 """Work that is done by schedule: archives, packing, recovery drills, anchors, compaction of logs, ingest, tables.
 
 One job runs at a time in a repository, also across processes. When a job is due is written down with a jitter after it
-ran; a crash leaves it due, and every job can be repeated. Each run is recorded in the audit channel.
+ran; a crash leaves it due, and every job can be repeated. A run that did something, or failed, is recorded in the audit
+channel. A successful ingest is not: its record would be new to the next one. `pipeline status` lists what it wrote.
 
 <home>/schedules/state.json    {"version":1,"jobs":{name:{"due_ns","started_ns","ended_ns","ok","detail"}}}
 """
