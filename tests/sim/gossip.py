@@ -1,19 +1,20 @@
 """Five peers in one seeded world: partitions, loss, duplication, reordering, lost sessions and restarts.
 
     python -m tests.sim.gossip --seed 7         one world again, told step by step
-    python -m tests.sim.gossip --worlds 1000    many worlds; prints the seeds that fail
+    python -m tests.sim.gossip --worlds 1000    many worlds; a failing seed is minimised
 
-Every choice comes from the seed, so a failing seed is a test case. The checkers only look at what peers hold.
+A world is a list of steps drawn from the seed (`tests.sim.steps`). Each seed has its own mix of faults. The checkers
+only look at what peers hold.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.gossip.core.ids import Key, MessageId
@@ -26,14 +27,17 @@ from ropewalk.gossip.core.writing import Batch
 from ropewalk.gossip.sync.questions import AbortResponse, SyncRequest, SyncResponse, answer
 from ropewalk.gossip.sync.session import PullResult, pull, pull_from
 from ropewalk.kernel.keys import SigningKey
+from tests.sim.steps import Step, Tell, draw, run_or_minimise, run_worlds
 
 PEERS = 5
 STEPS = 200
 TOPIC = "com.example.sim"
 SIGNERS = [SigningKey.generate("ed25519", bytes([n + 1] * 32)) for n in range(PEERS)]
 ROUNDS_MAX = 4 * PEERS  # of pulling round a ring after the faults end; two are enough if all is well
-
-Tell = Callable[[str], None]
+TRUE = ("append",) * 3 + ("deliver",) * 8 + ("open_session",) * 2 + ("step_session",) * 8 + ("read",) * 2
+KINDS = (  # those of TRUE happen in every world
+    *TRUE, "append_killed", "lose", "lose", "double", "lose_session", "abort_session", "kill_session", "part", "restart"
+)  # fmt: skip
 
 
 class Crash(Exception):
@@ -81,10 +85,9 @@ class Peer:
 
 
 class World:
-    """Peers, a network, and one source of chance."""
+    """Peers and a network; each step brings its source of chance."""
 
     def __init__(self, seed: int, tell: Tell) -> None:
-        self.seed = seed
         self.random = random.Random(seed)
         self.tell = tell
         self.profile = PROFILES["v0.6" if seed % 2 else "v0.13"]
@@ -119,24 +122,33 @@ class World:
 
     # What may happen
 
-    def append(self) -> None:
+    def append(self, *, killed: bool = False) -> None:
         peer = self.random.choice(self.peers)
-        if self.random.random() < 0.1:
-            peer.disk.crash_next = True
+        peer.disk.crash_next = killed
         try:
             stored = peer.log.append({"by": peer.number, "n": self.random.randrange(1000)})
         except Crash:
             self.tell(f"{peer.number} dies while appending")
-            self._start(peer)
-            return
+            return self._start(peer)
         self.acknowledged.add(stored.id)
         self.tell(f"{peer.number} appends {stored.id} at clock {stored.message.clock}")
         raw = peer.log.get(stored.id)
         assert raw is not None
         for other in range(PEERS):
-            for _ in range(self.random.choice((0, 1, 1, 2))):  # lost, or doubled
-                if other != peer.number:
-                    self.mail.append((peer.number, other, raw.raw))
+            if other != peer.number:
+                self.mail.append((peer.number, other, raw.raw))
+        return None
+
+    def append_killed(self) -> None:
+        self.append(killed=True)
+
+    def lose(self) -> None:
+        if self.mail:
+            self.mail.pop(self.random.randrange(len(self.mail)))
+
+    def double(self) -> None:
+        if self.mail:
+            self.mail.append(self.random.choice(self.mail))
 
     def deliver(self) -> None:
         if not self.mail:
@@ -159,17 +171,25 @@ class World:
             Session(target, source, machine, next(machine), lambda q: answer(view, log.profile, q), stack)
         )
 
-    def step_session(self) -> None:
+    def lose_session(self) -> None:
+        self.step_session("lost")
+
+    def abort_session(self) -> None:
+        self.step_session("aborted")
+
+    def kill_session(self) -> None:
+        self.step_session("killed")
+
+    def step_session(self, fate: str = "") -> None:
         if not self.sessions:
             return None
         session = self.random.choice(self.sessions)
-        fate = self.random.random()
-        if fate < 0.05 or not self.linked(session.target, session.source):
+        if fate == "lost" or not self.linked(session.target, session.source):
             self.tell(f"the session {session.target} ← {session.source} is lost")
             return self._end(session)
-        response = AbortResponse(0) if fate < 0.1 else session.ask(session.request)
+        response = AbortResponse(0) if fate == "aborted" else session.ask(session.request)
         target = self.peers[session.target]
-        target.disk.crash_next = fate > 0.97
+        target.disk.crash_next = fate == "killed"
         try:
             session.request = session.machine.send(response)
         except StopIteration as end:
@@ -207,13 +227,10 @@ class World:
             if self.random.random() < 0.2:
                 return  # readers stop anywhere and go on from their cursor
 
-    def run(self) -> None:
-        acts = (
-            [self.append] * 3 + [self.deliver] * 8 + [self.open_session] * 2 + [self.step_session] * 8
-            + [self.part, self.restart, self.read, self.read]
-        )  # fmt: skip
-        for _ in range(STEPS):
-            self.random.choice(acts)()
+    def run(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self.random = random.Random(step.seed)
+            getattr(self, step.kind)()
         for session in list(self.sessions):
             self._end(session)
         for round_ in range(ROUNDS_MAX):
@@ -257,36 +274,23 @@ def _put(change: Transaction, log: GossipLog, signed: SignedMessage) -> None:
     batch.finish()
 
 
-def run(seed: int, tell: Tell = lambda line: None, *, deep: bool = False) -> int:
-    """Run one world and check it; returns how many messages it made."""
+def steps_of(seed: int) -> list[Step]:
+    """Return the steps of a seed."""
+    return draw(seed, KINDS, TRUE, STEPS)
+
+
+def play(seed: int, steps: Sequence[Step], tell: Tell, *, deep: bool) -> int:
+    """Live through the steps and check the end; return how many messages were made."""
     world = World(seed, tell)
-    world.run()
+    world.run(steps)
     world.check(deep)
     return len(world.acknowledged)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--worlds", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
-    options = parser.parse_args()
-    if options.seed is not None:
-        count = run(options.seed, print, deep=True)
-        print(f"ok: {count} messages")
-        return 0
-    failed = []
-    for seed in range(options.first, options.first + options.worlds):
-        try:
-            run(seed, deep=seed % 10 == 0)
-        except Exception as error:
-            failed.append(seed)
-            print(f"seed {seed}: {type(error).__name__}: {error}")
-    print(f"{options.worlds} worlds, {len(failed)} failed{': ' + str(failed) if failed else ''}")
-    return 1 if failed else 0
+def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> int:
+    """Run one world; if it fails, say which of its steps are enough."""
+    return run_or_minimise(seed, steps_of(seed), partial(play, seed, deep=deep), tell)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_worlds("Seeded worlds of five peers.", run))

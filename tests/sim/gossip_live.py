@@ -1,19 +1,20 @@
 """Live peers in one seeded world: links that break and slow down, partitions, restarts, crashes and a lying peer.
 
     python -m tests.sim.gossip_live --seed 7         one world again, told step by step
-    python -m tests.sim.gossip_live --worlds 1000    many worlds; prints the seeds that fail
+    python -m tests.sim.gossip_live --worlds 1000    many worlds; a failing seed is minimised
 
-Time and chance come from the seed. The peers run the live protocol of `ropewalk.gossip.sync.live` over simulated links.
+A world is a list of steps drawn from the seed (`tests.sim.steps`). Each seed has its own mix of faults. The
+peers run the live protocol of `ropewalk.gossip.sync.live` over simulated links.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ropewalk.errors import RopewalkError
 from ropewalk.gossip.core.ids import Key, MessageId, id_of
@@ -29,6 +30,7 @@ from ropewalk.gossip.sync.questions import ChildrenResponse, SyncRequest, SyncRe
 from ropewalk.gossip.sync.session import drive, pull
 from ropewalk.kernel.keys import SigningKey
 from tests.sim.gossip import Crash, Disk
+from tests.sim.steps import Step, Tell, draw, run_or_minimise, run_worlds
 
 PEERS = 5
 LIAR = 4
@@ -38,8 +40,11 @@ IN_FLIGHT_MAX = 8  # frames on a slow link before its sender has to wait
 TOPIC = "com.example.live"
 SIGNERS = [SigningKey.generate("ed25519", bytes([n + 1] * 32)) for n in range(PEERS)]
 LINKS = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (4, 0), (4, 2)]
-
-Tell = Callable[[str], None]
+TRUE = ("append",) * 3 + ("work",) * 8 + ("broadcast",) * 4 + ("pass_time",) * 4
+KINDS = (  # those of TRUE happen in every world
+    *TRUE, "append_killed", "work_refused", "work_broken", "work_killed", "pull_broken", "lie", "part", "slow_down",
+    "restart",
+)  # fmt: skip
 
 
 class Broken(Exception):
@@ -79,19 +84,20 @@ class Link:
 
 
 class World:
-    """Peers, links, a clock, and one source of chance."""
+    """Peers, links and a clock; each step brings its source of chance."""
 
     def __init__(self, seed: int, tell: Tell) -> None:
         self.random = random.Random(seed)
         self.tell = tell
         self.now_s = 0.0
         self.honest = True  # the faults are over
-        self.lying = seed % 3 == 0
+        self.lying = False
+        self.fault = ""  # of this step
         self.groups = [0] * PEERS
         self.peers = [self._make(number) for number in range(PEERS)]
-        self.links = [Link(ends, Backoff(self.random.random)) for ends in LINKS]
+        self.links = [Link(ends, Backoff(self._chance)) for ends in LINKS]
         self.acknowledged: set[MessageId] = set()
-        tell(f"seed {seed}{', peer 4 lies' if self.lying else ''}")
+        tell(f"seed {seed}")
 
     def _make(self, number: int) -> Peer:
         disk = Disk(TABLES)
@@ -110,7 +116,7 @@ class World:
 
     def append(self) -> None:
         peer = self.random.choice(self.peers[:LIAR])
-        peer.disk.crash_next = self.random.random() < 0.05
+        peer.disk.crash_next = self.fault == "killed"
         try:
             many = self.random.choice((1, 1, 1, 3, PUSHED_MAX + 6))
             stored = peer.log.append_many({"by": peer.number, "n": n} for n in range(many))
@@ -119,6 +125,33 @@ class World:
         self.acknowledged.update(each.id for each in stored)
         self.tell(f"{self.now_s:.1f} {peer.number} appends {many}")
         return None
+
+    def append_killed(self) -> None:
+        self._with("killed", self.append)
+
+    def work_refused(self) -> None:
+        self._with("refused", self.work)
+
+    def work_broken(self) -> None:
+        self._with("broken", self.work)
+
+    def work_killed(self) -> None:
+        self._with("killed", self.work)
+
+    def pull_broken(self) -> None:
+        self._with("pull", self.work)
+
+    def _with(self, fault: str, act: Callable[[], None]) -> None:
+        self.fault = fault
+        act()
+        self.fault = ""
+
+    def _chance(self) -> float:
+        return self.random.random()
+
+    def lie(self) -> None:
+        """Let peer 4 lie from here on."""
+        self.lying = True
 
     def part(self) -> None:
         self.groups = [self.random.randrange(self.random.choice((1, 2, 3))) for _ in range(PEERS)]
@@ -152,7 +185,7 @@ class World:
     def _connect(self, link: Link) -> None:
         if self.now_s < link.retry_s:
             return None
-        if self.random.random() < 0.2 and not self.honest:
+        if self.fault == "refused" and self.random.random() < 0.5:
             return self._end(link, "a failed attempt")
         link.sides = {end: self._side(end) for end in link.ends}
         return None
@@ -162,7 +195,7 @@ class World:
             self.peers[end].log,
             f"peer{end}",
             now_s=self.now_s,
-            random=self.random.random,
+            random=self._chance,
             interval_s=30.0,
             relay=lambda messages: self._offer(end, messages),
         )
@@ -213,12 +246,12 @@ class World:
                 return wire.Update((self.random.randbytes(20),))  # a head that does not exist
 
     def _receive(self, sender: Side, number: int, side: Side) -> None:
-        if not self.honest and self.random.random() < 0.03:
+        if self.fault == "broken" and self.random.random() < 0.2:
             raise Broken("the connection broke")
         count = self.random.randint(0, len(sender.sent)) if not self.honest else len(sender.sent)
         frames = [sender.sent.popleft() for _ in range(count)]
         disk = self.peers[number].disk
-        disk.crash_next = not self.honest and self.random.random() < 0.02
+        disk.crash_next = self.fault == "killed" and self.random.random() < 0.2
         try:
             if frames and side.live.receive(frames):
                 side.wants_pull = True
@@ -230,7 +263,7 @@ class World:
         with log.view() as view:
 
             def ask(request: SyncRequest) -> SyncResponse:
-                if not self.honest and self.random.random() < 0.02:
+                if self.fault == "pull" and self.random.random() < 0.3:
                     raise Broken("the connection broke in a pull")
                 response = answer(view, V13, request)
                 return self._twist(response) if source == LIAR and self.lying else response
@@ -271,13 +304,13 @@ class World:
             if link.sides is not None and number in link.ends:
                 yield link.sides[number].live
 
-    def run(self) -> None:
+    def run(self, steps: Sequence[Step]) -> None:
         self.honest = False
-        acts = [self.append] * 3 + [self.work] * 8 + [self.broadcast] * 4 + [self.pass_time] * 4
-        acts += [self.part, self.slow_down, self.restart]
-        for _ in range(STEPS):
-            self.random.choice(acts)()
+        for step in steps:
+            self.random = random.Random(step.seed)
+            getattr(self, step.kind)()
         self.honest = True
+        self.random = random.Random(0)
         self.groups = [0] * PEERS
         for round_ in range(QUIET_ROUNDS):
             self.now_s += 60.0
@@ -307,34 +340,23 @@ class World:
             )
 
 
-def run(seed: int, tell: Tell = lambda line: None, *, deep: bool = False) -> int:
-    """Run one world and check it; return how many messages it made."""
+def steps_of(seed: int) -> list[Step]:
+    """Return the steps of a seed."""
+    return draw(seed, KINDS, TRUE, STEPS)
+
+
+def play(seed: int, steps: Sequence[Step], tell: Tell, *, deep: bool) -> int:
+    """Live through the steps and check the end; return how many messages were made."""
     world = World(seed, tell)
-    world.run()
+    world.run(steps)
     world.check(deep)
     return len(world.acknowledged)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--worlds", type=int, default=100)
-    options = parser.parse_args()
-    if options.seed is not None:
-        print(f"ok: {run(options.seed, print, deep=True)} messages")
-        return 0
-    failed = []
-    for seed in range(options.worlds):
-        try:
-            run(seed, deep=seed % 20 == 0)
-        except Exception as error:
-            failed.append(seed)
-            print(f"seed {seed}: {type(error).__name__}: {error}")
-    print(f"{options.worlds} worlds, {len(failed)} failed{': ' + str(failed) if failed else ''}")
-    return 1 if failed else 0
+def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> int:
+    """Run one world; if it fails, say which of its steps are enough."""
+    return run_or_minimise(seed, steps_of(seed), partial(play, seed, deep=deep), tell)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_worlds("Seeded worlds of live peers.", run))

@@ -8,7 +8,6 @@ A world is a list of steps drawn from the seed (`tests.sim.steps`). Each seed ha
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from ropewalk.server.watch.rounds import Watch
 from ropewalk.server.watch.schedules import Schedules
 from tests.fault.failing import Countdown, FailingDisk
 from tests.sim.power.run import MEMORY
-from tests.sim.steps import Step, Tell, draw, run_or_minimise
+from tests.sim.steps import Step, Tell, draw, run_or_minimise, run_worlds
 from tests.unit.ledger.making import NODE, NOON_NS, observed
 from tests.unit.ledger.rotating import NEXT, rotation
 
@@ -326,26 +325,5 @@ def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> in
     return run_or_minimise(seed, steps_of(seed), play, tell)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description="Seeded worlds of a channel, its replicas and its witnesses."
-    )
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--worlds", type=int, default=100)
-    asked = parser.parse_args()
-    if asked.seed is not None:
-        print(f"ok: {run(asked.seed, print)} envelopes")
-        return 0
-    failed = 0
-    for seed in range(asked.worlds):
-        try:
-            run(seed)
-        except AssertionError as error:
-            failed += 1
-            print(error)
-    print(f"{asked.worlds} worlds, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_worlds("Seeded worlds of a channel, its replicas and its witnesses.", run))

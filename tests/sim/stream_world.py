@@ -1,77 +1,76 @@
 """Streams in seeded worlds: a server and a client, or an origin, a proxy and three clients, over lines that break.
 
-The worlds are those of `tests/unit/stream`, which Hypothesis draws too; here a seed draws them, as many as there is
-time for, and a failing one is minimised.
+The worlds are those of `tests/unit/stream`, which Hypothesis draws too. Here a seed draws its own mix of actions, as
+many seeds as there is time for, and a failing one is minimised.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ropewalk.simulation import minimise
+from tests.sim.steps import Step, Tell, draw, run_or_minimise
 from tests.unit.stream import test_proxy_worlds as proxies
 from tests.unit.stream import test_simulation as lines
 
 STEPS = 70
 WAITS = (1, 1_000, 9_000, 31_000)
-Action = tuple[Any, ...]
+LINE = ("publish", "serve", "deliver", "cut", "restart", "wait")
+PROXY = (
+    "publish", "publish", "up", "down", "fetch", "cut_link", "cut_client", "cut_fetches", "restart_origin",
+    "restart_proxy", "wait",
+)  # fmt: skip
+TRUE = ("publish", "serve", "deliver", "up", "down", "fetch")  # these happen in every world
 
 
-def run(seed: int, tell: Callable[[str], None] = lambda _text: None, *, deep: bool = False) -> int:
-    """Run one world; if it fails, say which of its actions are enough."""
-    chance = random.Random(f"stream {seed}")
-    play, draw = ((lines.lived, _line), (_proxied, _proxy))[seed % 2]
-    actions = [draw(chance) for _ in range(STEPS)]
-    try:
-        play(actions)
-    except Exception as error:
-        kind = type(error)
-
-        def fails(some: Sequence[Action]) -> bool:
-            try:
-                play(list(some))
-            except Exception as other:
-                return type(other) is kind
-            return False
-
-        raise AssertionError(f"seed {seed}: {error}; enough: {minimise(actions, fails)}") from error
-    return len(actions)
+def steps_of(seed: int) -> list[Step]:
+    """Return the steps of a seed; those of odd seeds are for a world with a proxy."""
+    return draw(seed, PROXY if seed % 2 else LINE, TRUE, STEPS)
 
 
-def _proxied(actions: list[Action]) -> object:
-    return proxies.lived((), actions)
+def run(seed: int, tell: Tell = lambda _text: None, *, deep: bool = False) -> int:
+    """Run one world; if it fails, say which of its steps are enough."""
+    return run_or_minimise(seed, steps_of(seed), _play_proxy if seed % 2 else _play_line, tell)
 
 
-def _line(chance: random.Random) -> Action:
-    topic = chance.choice(("jobs/a", "jobs/b", "other"))
-    return chance.choice(
-        (
-            ("publish", topic, chance.choice((0, 900)), chance.randint(1, 14)),
-            ("serve", chance.randint(1, 10)),
-            ("deliver", chance.randint(1, 10)),
-            ("cut",),
-            ("restart",),
-            ("wait", chance.choice(WAITS)),
-        )
-    )
+def _play_line(steps: Sequence[Step], tell: Tell) -> int:
+    lines.lived([(step.kind, *_line(step.kind, random.Random(step.seed))) for step in steps])
+    return len(steps)
 
 
-def _proxy(chance: random.Random) -> Action:
-    publish, at = ("publish", chance.choice(proxies.TOPICS)), chance.randint(0, 2)
-    return chance.choice(
-        (
-            publish,
-            publish,
-            ("up", chance.randint(1, 12)),
-            ("down", at, chance.randint(1, 12)),
-            ("fetch", chance.randint(1, 6)),
-            ("cut_link",),
-            ("cut_client", at),
-            ("cut_fetches",),
-            ("restart_origin",),
-            ("restart_proxy",),
-            ("wait", chance.choice(WAITS)),
-        )
-    )
+def _play_proxy(steps: Sequence[Step], tell: Tell) -> int:
+    proxies.lived((), [(step.kind, *_proxy(step.kind, random.Random(step.seed))) for step in steps])
+    return len(steps)
+
+
+def _line(kind: str, chance: random.Random) -> tuple[Any, ...]:
+    match kind:
+        case "publish":
+            return (
+                chance.choice(("jobs/a", "jobs/b", "other")),
+                chance.choice((0, 900)),
+                chance.randint(1, 14),
+            )
+        case "serve" | "deliver":
+            return (chance.randint(1, 10),)
+        case "wait":
+            return (chance.choice(WAITS),)
+        case _:
+            return ()
+
+
+def _proxy(kind: str, chance: random.Random) -> tuple[Any, ...]:
+    match kind:
+        case "publish":
+            return (chance.choice(proxies.TOPICS),)
+        case "up" | "fetch":
+            return (chance.randint(1, 12),)
+        case "down":
+            return chance.randint(0, 2), chance.randint(1, 12)
+        case "cut_client":
+            return (chance.randint(0, 2),)
+        case "wait":
+            return (chance.choice(WAITS),)
+        case _:
+            return ()
