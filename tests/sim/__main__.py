@@ -17,26 +17,21 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from tests.sim.git_world import run as run_git_world
-from tests.sim.gossip import run as run_world
-from tests.sim.gossip_live import run as run_live_world
-from tests.sim.ledger_world import run as run_ledger_world
+from tests.sim import git_world, gossip, gossip_live, ledger_world, rights_world, stream_world
 from tests.sim.power.run import FAULTS, faster, remembered_signatures, simulate, simulate_faults, simulate_rot
 from tests.sim.power.workloads import WORKLOADS
-from tests.sim.rights_world import run as run_rights_world
-from tests.sim.stream_world import run as run_stream_world
 
 REPORT = Path("build/simulate.json")
 MIXES = 24
 PASS = 1000  # states of one kind of fault before the next has its turn, at least
 MODES = ("cut", "rot", *FAULTS)
 WORLDS = {
-    "worlds": run_world,
-    "live_worlds": run_live_world,
-    "git_worlds": run_git_world,
-    "ledger_worlds": run_ledger_world,
-    "stream_worlds": run_stream_world,
-    "rights_worlds": run_rights_world,
+    "worlds": gossip,
+    "live_worlds": gossip_live,
+    "git_worlds": git_world,
+    "ledger_worlds": ledger_world,
+    "stream_worlds": stream_world,
+    "rights_worlds": rights_world,
 }
 ENGINES = {
     "git_worlds": "gitlog",
@@ -86,21 +81,25 @@ def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
 
 
 def worlds(name: str, count: int, seed: int, seconds: float) -> dict[str, Any]:
-    """Run seeded worlds of peers; the seeds that fail are the report."""
+    """Run seeded worlds of peers; the report names the seeds that failed and counts the steps by kind."""
+    world: Any = WORLDS[name]
     failed, ran, until = [], 0, time.time() + seconds
+    faults: Counter[str] = Counter()
     while ran < count and time.time() < until:
         try:
             whole = ran % 50 == 0  # these are slower, and git itself says what its settings are
             with remembered_signatures() if whole else faster():
-                WORLDS[name](seed + ran, deep=whole)
+                world.run(seed + ran, deep=whole)
         except Exception as error:
             failed.append({"seed": seed + ran, "error": f"{type(error).__name__}: {error}"})
+        faults.update(step.kind for step in world.steps_of(seed + ran))
         ran += 1
     return {
         "engine": ENGINES.get(name, "gossip"),
         "worlds": ran,
         "failed": len(failed),
         "problems": failed[:20],
+        "faults": dict(sorted(faults.items())),
         "ok": ran > 0 and not failed,
     }
 
@@ -119,7 +118,8 @@ def main() -> int:
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     print(f"seed {seed}", flush=True)
-    results = earlier_results()
+    commit = _commit()  # a commit during a run does not change which code runs
+    results = earlier_results(commit)
     names = asked.names or (*WORKLOADS, *WORLDS)
     workloads = Counter(WORKLOADS[name].engine for name in names if name in WORKLOADS)
     with ProcessPoolExecutor(asked.jobs) as pool:
@@ -134,21 +134,21 @@ def main() -> int:
             results[name] = {"seed": seed, **done.result()}
             mark = "ok" if results[name]["ok"] else "FAILED"
             print(f"{mark:6}  {name}  {json.dumps(results[name])[:200]}", flush=True)
-            whole = write_report(results)
+            whole = write_report(results, commit)
     print(f"states by engine: {whole['states']}\nfaults: {whole['faults']}\nreport: {REPORT}")
     return 0 if all(results[name]["ok"] for name in names) else 1
 
 
-def earlier_results() -> dict[str, Any]:
+def earlier_results(commit: str) -> dict[str, Any]:
     """Return what the report says of this commit; nothing where files differ from it."""
-    if not REPORT.exists() or _commit().endswith("-dirty"):
+    if not REPORT.exists() or commit.endswith("-dirty"):
         return {}
     report = json.loads(REPORT.read_text())
-    known: dict[str, Any] = report["results"] if report["commit"] == _commit() else {}
+    known: dict[str, Any] = report["results"] if report["commit"] == commit else {}
     return known
 
 
-def write_report(results: dict[str, Any]) -> dict[str, Any]:
+def write_report(results: dict[str, Any], commit: str) -> dict[str, Any]:
     """Write what is known so far: sums per engine and of each kind of fault, then every name."""
     engines: dict[str, Counter[str]] = {}
     faults: Counter[str] = Counter()
@@ -158,7 +158,7 @@ def write_report(results: dict[str, Any]) -> dict[str, Any]:
         faults.update(each.get("faults", {}))
     whole = {
         "ok": all(each["ok"] for each in results.values()),
-        "commit": _commit(),
+        "commit": commit,
         "states": {engine: dict(sums) for engine, sums in engines.items()},
         "faults": dict(sorted(faults.items())),
         "results": results,
