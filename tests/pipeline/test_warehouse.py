@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ropewalk.errors import Damaged
+from ropewalk.kernel import jcs
 from ropewalk.kernel.report import Step
+from ropewalk.pipeline.jobs.compact import merge_files
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.deployments import write_deployments
+from ropewalk.pipeline.tables.derive import events_schema
+from ropewalk.pipeline.tables.table_files import OPEN_FILE
 from ropewalk.pipeline.tables.verify import check_files, verify_tables
-from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
+from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
 from tests.pipeline.killing import Crash, Mortal
 from tests.pipeline.test_delta import write
 from tests.tools import needs_that
+from tests.unit.pipeline.test_deployments import event
 
 TABLES = ("events", "deployments", "consumer_lag")
 
@@ -115,3 +125,86 @@ def test_a_file_that_somebody_put_beside_the_others_is_told_of(tmp_path: Path):
     (store.path / "deployments" / "extra.parquet").write_bytes((store.path / made.name).read_bytes())
     (step,) = check_files(store, store.manifests())
     assert step.status == "failed" and "extra.parquet is in no manifest" in step.detail
+
+
+def write_events(store: Warehouse, *, version: int = 4, anew: bool = False) -> None:
+    """Write the next batch as ingest does, of version 3 with all deployments in one file; `anew` replaces all rows."""
+    known = store.manifests()
+    number, current = len(known) + 1, store.current_files(known)
+    staged = store.staging("events")
+    staged.mkdir(parents=True)
+    start = sum(file.rows for file in current.get("events", []))
+    rows: list[dict[str, Any]] = [
+        event(start + at, status, "web", at) for at, status in enumerate(("success", "failed") * 2)
+    ]
+    before = store.paths(current.get("events", []))
+    if anew:
+        rows = [row for path in before for row in pq.read_table(path, partitioning=None).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows, events_schema()), staged / "part-0.parquet")
+    made, measures = store.staging("deployments"), store.staging("deployment_measures")
+    events = [staged / "part-0.parquet"]
+    recorded = [] if anew else store.paths(current.get("deployments", []))
+    if version == 3:
+        events, recorded = [*before, *events], []
+    write_deployments(events, recorded, made, measures)
+    tables = ("events", "deployment_measures", *(["deployments"] if version > 3 else []))
+    files: dict[str, tuple[StoredFile, ...]] = {table: store.put_in_place(table, number) for table in tables}
+    if version == 3:
+        (store.path / "deployments").mkdir(exist_ok=True)
+        target = store.path / "deployments" / f"batch-{number}.parquet"
+        pq.write_table(pa.concat_tables(map(pq.read_table, sorted(made.iterdir()))), target)
+        files["deployments"] = (store._stored(target),)
+    gone = [file.name for name in ("events", "deployments") for file in current[name]] if anew else []
+    previous = known[-1].digest if known else None
+    logs, nothing = ({"topic": "prod"},), Offset()
+    store.commit(
+        Manifest(number, previous, "s", "strict", 0, nothing, nothing, logs, files, (), tuple(gone), version),
+        known,
+    )
+
+
+def check_deployments(store: Warehouse, events: int) -> list[str]:
+    """Return the files of the table, which hold a row for each event, one of them current; no others are on disk."""
+    manifests = store.manifests()
+    names = [file.name for file in store.current_files(manifests)["deployments"]]
+    on_disk = (store.path / "deployments").rglob("*.parquet")
+    assert sorted(names) == sorted(path.relative_to(store.path).as_posix() for path in on_disk)
+    rows = [row for name in names for row in pq.read_table(store.path / name, partitioning=None).to_pylist()]
+    assert sorted(row["height"] for row in rows) == list(range(events))
+    assert sum(row["current"] for row in rows) == 1
+    assert [step.status for step in check_files(store, manifests)] == ["passed"]
+    return names
+
+
+def test_warehouse_of_version_3_goes_on(tmp_path: Path):
+    store = Warehouse(tmp_path / "tables")
+    with store.writing():
+        for _ in range(2):
+            write_events(store, version=3)
+        assert check_deployments(store, 8) == ["deployments/batch-2.parquet"]
+    with store.writing():
+        write_events(store)
+        assert f"deployments/batch=3/{OPEN_FILE}" in check_deployments(store, 12)
+        write_events(store)
+        check_deployments(store, 16)
+    assert merge_files(store, 0) is not None
+    check_deployments(store, 16)
+    with store.writing():
+        write_events(store)
+        check_deployments(store, 20)
+        write_events(store, anew=True)
+        names = check_deployments(store, 20)
+    assert all(name.startswith("deployments/batch=7/") for name in names)
+    assert [each.version for each in store.manifests()] == [3, 3, 4, 4, 4, 4, 4]
+
+
+def test_manifest_of_a_later_version_refused(tmp_path: Path):
+    store = Warehouse(tmp_path / "tables")
+    with store.writing():
+        write(store, 1, *TABLES)
+    (path,) = store.batches.glob("*.json")
+    value: Any = jcs.parse_canonical(path.read_bytes())
+    assert value["version"] == 4
+    path.write_bytes(jcs.encode({**value, "version": 5}))
+    with pytest.raises(Damaged, match="version must be 3 or 4, got 5"):
+        store.manifests()

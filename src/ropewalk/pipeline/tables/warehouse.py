@@ -44,7 +44,8 @@ DELTA_LOG = "_delta_log"  # a folder inside a table's, where Delta logs were ask
 HOME = "_ropewalk"
 ICEBERG = "iceberg"  # a folder in HOME, where Iceberg tables were asked for
 BATCH = re.compile(r"batch(?:=([0-9]+)|-([0-9]+)\.parquet)", re.ASCII)
-VERSION = 3  # of manifests and the columns of tables
+VERSION = 4  # of manifests, the files they may name and the columns of tables
+READABLE = (3, VERSION)  # 3: all deployments are in one file, which every batch replaces
 CHUNK = 1 << 20
 
 
@@ -77,12 +78,13 @@ class Manifest:
     files: dict[str, tuple[StoredFile, ...]] = field(default_factory=dict)
     faults: tuple[dict[str, str], ...] = ()
     replaces: tuple[str, ...] = ()  # files whose rows are in this batch's files now
+    version: int = VERSION  # an older manifest keeps its own: the next one names the digest of its bytes
 
     def to_bytes(self) -> bytes:
         """Return the file."""
         return jcs.encode(
             {
-                "version": VERSION,
+                "version": self.version,
                 "number": self.number,
                 "previous": self.previous,
                 "source": self.source,
@@ -113,10 +115,10 @@ class Manifest:
     def from_bytes(cls, raw: bytes) -> Manifest:
         """Read what `to_bytes` wrote."""
         value: Any = jcs.parse_canonical(raw)
-        if not isinstance(value, dict) or value.get("version") != VERSION:
-            version = value.get("version") if isinstance(value, dict) else None
+        version = value.get("version") if isinstance(value, dict) else None
+        if version not in READABLE:
             raise Damaged(
-                f"version must be {VERSION}, got {version!r}",
+                f"version must be {' or '.join(map(str, READABLE))}, got {version!r}",
                 reason="manifest",
                 advice="Tables of another version of ropewalk: run `ropewalk pipeline ingest` into a new folder.",
             )
@@ -144,6 +146,7 @@ class Manifest:
             },
             tuple(value["faults"]),
             tuple(value["replaces"]),
+            version,
         )
 
 
