@@ -47,16 +47,15 @@ def test_kept_inputs_get_their_verdicts(parser: Parser) -> None:
 
 
 def test_kept_inputs_and_executions_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run starts from what earlier ones kept, so executions count over time."""
+    """The smallest inputs of all runs are kept: once there were 24, no later one was."""
     monkeypatch.setattr(fuzz, "VECTORS", tmp_path)
     assert fuzz.kept_inputs("ulid")["executions"] == 0
     ulid = b"01ARZ3NDEKTSV4RRFFQ69G5FAV".hex()
-    fuzz._keep("ulid", [ulid, "00"], 1_000)
-    fuzz._keep("ulid", ["00", "01"], 500)
+    fuzz._keep("ulid", [ulid, *(f"{number:04x}" for number in range(fuzz.KEPT))], 1_000)
+    fuzz._keep("ulid", ["01", "00", "000102"], 500)
     document = json.loads((tmp_path / "ulid.json").read_text())
-    assert document == {
-        "parser": "ulid", "executions": 1_500, "taken": [ulid], "refused": ["00", "01"],
-    }  # fmt: skip
+    refused = ["00", "01", *(f"{number:04x}" for number in range(fuzz.KEPT - 2))]
+    assert document == {"parser": "ulid", "executions": 1_500, "taken": [ulid], "refused": refused}
 
 
 @every

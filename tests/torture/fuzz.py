@@ -2,10 +2,12 @@
 
 `make torture ONLY=fuzz` gives every parser of `tests/fuzz` its share of executions, each in a process of its own, and
 writes counts and findings to build/torture-fuzz.json. A finding is the first input of its kind, in hex; give it to the
-parser again with `python -m tests.torture.fuzz --again NAME HEX`. With `--keep`, the smallest inputs that reached code
-of their own become vectors (vectors/fuzz/NAME.json), with what the parser said of them and the number of executions so
-far; later runs start from them. `--minutes` bounds a run, which begins with the parsers that had the fewest. The
-fuzzer, atheris, is installed with its pinned hash into build/fuzz, beside the product's environment and not into it.
+parser again with `python -m tests.torture.fuzz --again NAME HEX`. All inputs that reached new code stay in
+build/fuzz-corpus/NAME, and later runs on this machine start from them. With `--keep`, the smallest of them become
+vectors (vectors/fuzz/NAME.json), at most 24 that are taken and 24 that are refused, with the number of executions so
+far; runs on other machines start from those. `--minutes` bounds a run, which begins with the parsers that had the
+fewest. The fuzzer, atheris, is installed with its pinned hash into build/fuzz, beside the product's environment and
+not into it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ KEPT_BYTES_MAX = 512
 VECTORS = Path("vectors") / "fuzz"
 LOCK = Path(__file__).with_name("fuzz.lock")
 TOOLS = Path("build") / "fuzz"
+CORPUS = Path("build") / "fuzz-corpus"
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -115,12 +118,13 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
     with atheris.instrument_imports(include=["ropewalk"]):
         from tests.fuzz.parsers import PARSERS, offer
     parser = next(each for each in PARSERS if each.name == name)
-    corpus = folder / "corpus"
-    corpus.mkdir()
+    corpus, start = CORPUS / name, folder / "start"
+    corpus.mkdir(parents=True, exist_ok=True)
+    start.mkdir()
     kept = kept_inputs(name)
     earlier = [bytes.fromhex(text) for text in kept["taken"] + kept["refused"]]
     for number, sample in enumerate([*parser.samples, *earlier]):
-        (corpus / str(number)).write_bytes(sample)
+        (start / str(number)).write_bytes(sample)
     words = folder / "words.dict"
     words.write_text(_dictionary(parser.samples))
     counts = {"executions": 0, "taken": 0}
@@ -139,9 +143,8 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
                 seen.setdefault("input", raw[:4096].hex())
                 seen["times"] += 1
         if counts["executions"] >= runs:
-            new = (each for each in corpus.iterdir() if not each.name.isdigit())
-            small = sorted((each.read_bytes() for each in new), key=lambda raw: (len(raw), raw))
-            found = [raw.hex() for raw in small if len(raw) <= KEPT_BYTES_MAX]
+            small = (each.read_bytes() for each in corpus.iterdir() if each.stat().st_size <= KEPT_BYTES_MAX)
+            found = [raw.hex() for raw in small]
             report = {**counts, "findings": list(findings.values()), "corpus": found}
             (folder / "answer.json").write_text(json.dumps(report))
             os._exit(0)
@@ -149,7 +152,7 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
     longest = max(len(sample) for sample in parser.samples)
     options = [f"-max_len={max(256, longest + 512)}", "-timeout=60", "-rss_limit_mb=4096", "-verbosity=0"]
     options += [f"-artifact_prefix={folder}/", f"-dict={words}"]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], one)
+    atheris.Setup([sys.argv[0], *options, str(corpus), str(start)], one)  # it writes to the first
     atheris.Fuzz()
 
 
@@ -160,10 +163,12 @@ def _keep(name: str, corpus: list[str], executions: int) -> None:
     parser = next(each for each in PARSERS if each.name == name)
     document = kept_inputs(name)
     document["executions"] += executions
-    for text in corpus:
-        kept = document["taken" if offer(parser, bytes.fromhex(text)) else "refused"]
-        if len(kept) < KEPT and text not in kept:
-            kept.append(text)
+    verdicts: dict[str, list[str]] = {"taken": [], "refused": []}
+    for text in sorted(
+        {*document["taken"], *document["refused"], *corpus}, key=lambda text: (len(text), text)
+    ):
+        verdicts["taken" if offer(parser, bytes.fromhex(text)) else "refused"].append(text)
+    document |= {verdict: texts[:KEPT] for verdict, texts in verdicts.items()}
     VECTORS.mkdir(exist_ok=True)
     (VECTORS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
 
