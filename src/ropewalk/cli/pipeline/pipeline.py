@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from ropewalk.cli.pipeline.running import (
     Job,
     as_job,
     check_names,
+    clear_progress,
+    elapsed_line,
     now_ms,
     progress_line,
     source_option,
@@ -115,7 +117,11 @@ def ingest(
     started = time.monotonic()
 
     def tell(manifest: Manifest) -> None:
-        (_teller(session().json) if follow else _tell_progress)(manifest)
+        clear_progress()
+        if follow:
+            _tell_batch(manifest, writer.took_s)
+        else:
+            say(_batch_line(manifest))
         for table, members in sorted(writer.rest.items()):
             say(f"{table}: `_rest` has {', '.join(members)}")
 
@@ -135,14 +141,15 @@ def ingest(
             told=tell,
             on_progress=progress_line("ingest", progress),
         )
-        if follow:
-            say(f"following into {store.path}; Ctrl-C ends it")
-            try:
-                writer.follow(lambda: False)
-            finally:
+        try:
+            if follow:
+                say(f"following into {store.path}; Ctrl-C ends it")
                 facts["follow"] = True
-            return
-        done = writer.once()
+                writer.follow(lambda: False)
+                return
+            done = writer.once()
+        finally:
+            clear_progress()
         took = time.monotonic() - started
         facts |= {**done.to_json(), "rows_per_s": round((done.rows + done.rejected) / took, 1)}
     emit(
@@ -169,20 +176,14 @@ def _batch_line(manifest: Manifest) -> str:
     return f"batch {manifest.number}: {about}"
 
 
-def _tell_progress(manifest: Manifest) -> None:
-    say(_batch_line(manifest))
-
-
-def _teller(as_json: bool) -> Callable[[Manifest], None]:
-    """Return what to do with every batch while following."""
-
-    def tell(manifest: Manifest) -> None:
-        if as_json:
-            emit_line({"batch": manifest.number, "rows": manifest.rows, "logs": list(manifest.logs)})
-        else:
-            click.echo(_batch_line(manifest))
-
-    return tell
+def _tell_batch(manifest: Manifest, took_s: float) -> None:
+    """Write a line about a batch that was written while following."""
+    rate = round(manifest.rows / max(0.001, took_s), 1)
+    if session().json:
+        logs = list(manifest.logs)
+        emit_line({"batch": manifest.number, "rows": manifest.rows, "rows_per_s": rate, "logs": logs})
+    else:
+        click.echo(_batch_line(manifest) + (f", {rate:,.0f} rows/s" if manifest.logs else ""))
 
 
 @pipeline.command(
@@ -212,7 +213,7 @@ def verify(
     allow_partly: bool,
 ) -> None:
     """Verify whole logs in parallel, or the tables against the logs. Exit 5 unless the verdict is `passed`."""
-    from ropewalk.pipeline.jobs.verify import LogsReport, verify_logs
+    from ropewalk.pipeline.jobs.verify import LogsReport, count_rows, verify_logs
     from ropewalk.pipeline.source.offsets import Offset
     from ropewalk.pipeline.tables.verify import verify_tables
     from ropewalk.verification import parse_keys
@@ -229,20 +230,23 @@ def verify(
     with job.running() as (spark, facts):
         report: LogsReport
         if of_tables:
-            report = verify_tables(spark, store, job.source or session().repo)
+            with elapsed_line("verify", lambda: sum(each.rows for each in store.manifests())):
+                report = verify_tables(spark, store, job.source or session().repo)
         else:
             at = Offset()
             for manifest in store.manifests():
                 at = at.merged(manifest.end)
-            report, rows = verify_logs(
-                spark,
-                job.place,
-                engine=engine,
-                topics=topics,
-                deep=not blocks_only,
-                keys=parse_input(trust, parse_keys)[0] if trust else (),
-                recorded=at if at.points else None,
-            )
+            keys = parse_input(trust, parse_keys)[0] if trust else ()
+            with elapsed_line("verify", lambda: count_rows(job.place, engine, topics)):
+                report, rows = verify_logs(
+                    spark,
+                    job.place,
+                    engine=engine,
+                    topics=topics,
+                    deep=not blocks_only,
+                    keys=keys,
+                    recorded=at if at.points else None,
+                )
             _keep_verdicts(store, rows)
         report = replace(report, allow_partly=allow_partly)
         facts |= {

@@ -19,7 +19,7 @@ from ropewalk.cli.common.command import say, session
 from ropewalk.cli.common.locations import NODE_KEY, here, key_folder
 from ropewalk.cli.common.options import option, required
 from ropewalk.disk.repository_paths import find_repository
-from ropewalk.errors import Usage
+from ropewalk.errors import RopewalkError, Usage
 from ropewalk.pipeline.tables.recorded import recorded_source
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
+LINE_WIDTH = 78  # of the line that shows progress
 warehouse_option = required(
     "--warehouse", "DIR", "Where the tables are.", type=click.Path(file_okay=False, path_type=Path)
 )
@@ -157,13 +158,19 @@ def _launched(master: str, remote: str | None, memory_mb: int, debug: bool) -> I
 
 
 def progress_line(stage: str, wanted: bool | None) -> Callable[[int, int], None] | None:
-    """Return a function that shows progress on one line of stderr, None unless it is a terminal or asked for."""
+    """Return a function that shows progress on one line of stderr, None unless it is a terminal or asked for.
+
+    The rate is that since the last report of no rows.
+    """
     if not (sys.stderr.isatty() if wanted is None else wanted) or session().json:
         return None
     started = time.monotonic()
     end = "\r" if sys.stderr.isatty() else "\n"
 
     def show(rows: int, total: int) -> None:
+        nonlocal started
+        if not rows:
+            started = time.monotonic()
         rate = rows / max(0.001, time.monotonic() - started)
         left = (
             f"{(total - rows) / rate:,.0f} s left"
@@ -173,10 +180,35 @@ def progress_line(stage: str, wanted: bool | None) -> Callable[[int, int], None]
             else "starting"
         )
         line = f"{stage}  {rows:,} of about {total:,} rows  {rate:,.0f} rows/s  {left}"
-        click.echo(f"{line:<78}", err=True, nl=False)
+        click.echo(f"{line:<{LINE_WIDTH}}", err=True, nl=False)
         click.echo(end if rows < total else "\n", err=True, nl=False)
 
     return show
+
+
+def clear_progress() -> None:
+    """Clear the line that shows progress on a terminal, before something else is written there."""
+    if sys.stderr.isatty():
+        click.echo(f"{'':<{LINE_WIDTH}}\r", err=True, nl=False)
+
+
+@contextmanager
+def elapsed_line(stage: str, entries: Callable[[], int]) -> Iterator[None]:
+    """Show on a terminal how long the block runs, and about how many entries it has to check."""
+    if not sys.stderr.isatty() or session().json:
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as line:
+        try:
+            about = f"about {entries():,} entries to check"
+        except RopewalkError:  # the block reports it
+            about = "checking"
+        line.add_task(f"{stage}  {about} ")
+        yield
 
 
 def _memory_mb(named: str | None, otherwise: int) -> int:

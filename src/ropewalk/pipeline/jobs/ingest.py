@@ -72,7 +72,8 @@ class Ingest:
 
     `spark` may be a function that starts a session, for a batch of more than `ROWS_WITHOUT_SPARK` rows or where
     envelopes have to be compared across blocks. `now_ms` is the clock. The callback `told` gets the manifest of
-    every batch, `on_progress` about twice a second the rows that are written and the rows that the batch will have.
+    every batch, `on_progress` about twice a second the rows that are written and about how many there will be: of the
+    whole run of `once`, else of the batch.
     """
 
     def __init__(
@@ -105,6 +106,8 @@ class Ingest:
         self.options = {"repository": str(self.source), "verify": mode}
         self.options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
         self._now_ms, self._told, self._on_progress = now_ms, told, on_progress
+        self.took_s = 0.0  # of the last batch, without the start of Spark
+        self._progress = 0, 0  # rows of earlier batches of this run, and about how many the run will have
         self._standing = KnownMarks()
 
     @cached_property
@@ -138,6 +141,10 @@ class Ingest:
                 )
                 if manifests and not self._ahead(at, end) and not self._faults_left(query, manifests):
                     break
+                if self._on_progress is not None:
+                    earlier = sum(each.rows for each in manifests[before:])
+                    left = self._rows_between(query, at, goal) if self._ahead(end, goal) else 0
+                    self._progress = earlier, earlier + left
                 manifest = self.write(query, end, manifests)
                 if manifest is None:
                     break
@@ -199,7 +206,8 @@ class Ingest:
         desk = self.warehouse.staging("")
         ranges = self._ranges(query, at, end, manifests)
         spark = self._spark_for(sum(part.rows for part in ranges))
-        staged = stage_ranges(spark, query, ranges, desk, self._on_progress)
+        started = time.monotonic()
+        staged = stage_ranges(spark, query, ranges, desk, None if self._on_progress is None else self._report)
         if not staged and manifests:
             return None
         folders = {name: self.warehouse.staging(name) for name in GROWING}
@@ -237,8 +245,15 @@ class Ingest:
             tuple(sorted(file.name for name in replaced if name not in REMADE for file in replaced[name])),
         )
         self.warehouse.commit(manifest, recorded)
+        self.took_s = time.monotonic() - started
         self._told(manifest)
         return manifest
+
+    def _report(self, rows: int, total: int) -> None:
+        """Report the progress of a batch as that of the run."""
+        earlier, whole = self._progress
+        if self._on_progress is not None:
+            self._on_progress(earlier + rows, max(whole, earlier + total))
 
     def _write_typed(self, manifests: list[Manifest], events: Path) -> dict[str, Path]:
         """Write the tables of event types, if they are kept; a warehouse that has some keeps them."""
@@ -390,6 +405,14 @@ class Ingest:
         for manifest in manifests:
             at = at.merged(manifest.end)
         return at
+
+    @staticmethod
+    def _rows_between(query: Query, at: Offset, end: Offset) -> int:
+        """Return about how many rows the entries between two offsets have."""
+        return sum(
+            int((point.position - at.at(log).position) * query.extent(log).rows_per_entry)
+            for log, point in end.points.items()
+        )
 
     @staticmethod
     def _ahead(at: Offset, end: Offset) -> bool:

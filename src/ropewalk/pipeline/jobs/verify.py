@@ -157,8 +157,7 @@ def verify_logs(
 
     With `start` and `end`, only what lies between them is looked at, and it must stand on what `start` names.
     """
-    options = {"repository": str(find_repository(source).git_dir), "check": "deep" if deep else "blocks"}
-    options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
+    options = _options(source, engine, topics, "deep" if deep else "blocks")
     options |= {
         name: json.dumps(at.to_json()) for name, at in (("start", start), ("end", end)) if at is not None
     }
@@ -191,6 +190,17 @@ def verify_logs(
     if whole:
         steps += settings_checked(query, report, rows)
     return replace(report, steps=(*report.steps, *steps)), rows
+
+
+def count_rows(source: Path, engine: str | None, topics: str | None) -> int:
+    """Return about how many entries `verify_logs` checks."""
+    return sum(part.rows for part in make_query(_options(source, engine, topics, "deep")).ranges())
+
+
+def _options(source: Path, engine: str | None, topics: str | None, check: str) -> dict[str, str]:
+    given = (("engine", engine), ("topics", topics))
+    named = {name: value for name, value in given if value is not None}
+    return {"repository": str(find_repository(source).git_dir), "check": check, **named}
 
 
 def report_checked(

@@ -67,6 +67,7 @@ def _reported(folder: Path, total: int, report: Callable[[int, int], None] | Non
     if report is None:
         yield
         return
+    report(0, total)
     ended = threading.Event()
 
     def poll() -> None:
