@@ -147,15 +147,22 @@ def run(quick: bool) -> list[Result]:
         try:
             results += _verify(spark, signed, sizes[0], True, 0.9)
             results += _verify(spark, sealed, sizes[1], False, 0.7)
+            results.append(
+                replace(
+                    results[-1], peer="asked", peer_per_s=1e6, ratio=results[-1].ours_per_s / 1e6, target=1.0
+                )
+            )
             results += _read_verified(spark, signed, sizes[0])
             results += _read(spark, sealed, sizes[1], Path(folder))
             results += _ingest(spark, "ledger", signed, sizes[0], Path(folder))
             results += _ingest(spark, "gitlog", git, sizes[2], Path(folder))
+            results += _all_columns(spark, git, sizes[2], Path(folder))
             if quick:
                 results = [replace(result, target=None, note=SMALL) for result in results]
             results.append(_follow(spark, git, Path(folder)))
         finally:
             stop(spark)
+        results += _commands(git, Path(folder) / "tables-gitlog-1", 5)
         results.append(_start(3))
     return results
 
@@ -291,6 +298,72 @@ def _ingest(spark: Any, engine: str, repository: Path, count: int, folder: Path)
         rounds=3,
         unit="events",
     )
+
+
+def _all_columns(spark: Any, repository: Path, count: int, folder: Path) -> list[Result]:
+    """Every column of the source, written to Parquet by a user's own job, beside the job written by hand."""
+    from bench import pipeline_by_hand as by_hand
+
+    def ours() -> int:
+        rows = spark.read.format("ropewalk").options(repository=str(repository), engine="gitlog").load()
+        rows.write.mode("overwrite").parquet(str(folder / "columns"))
+        return count
+
+    def theirs() -> int:
+        head = "refs/gatos/shiplog/prod/head"
+        assert by_hand.ingest_commits(spark, repository, head, folder / "columns-hand") == count
+        return count
+
+    return compare(
+        f"read all columns of {count:,} git events, to Parquet",
+        Contestant("Spark, from the log", ours),
+        [Contestant("a Spark job written by hand", theirs)],
+        target=None,
+        rounds=3,
+        unit="events",
+    )
+
+
+def _commands(repository: Path, tables: Path, rounds: int) -> list[Result]:
+    """Whole processes: one answer in SQL beside DuckDB alone, and an ingest that finds nothing new."""
+    command = [str(Path(sys.executable).with_name("ropewalk")), "--repo", str(repository), "pipeline"]
+    query = "SELECT type, count(*) FROM {} GROUP BY type LIMIT 3"
+    every_file = f"read_parquet('{tables}/events/**/*.parquet')"
+    alone = f"import duckdb; print(duckdb.sql({query.format(every_file)!r}).fetchall())"
+    scripts = {
+        "sql": [*command, "sql", "--warehouse", str(tables), query.format("events")],
+        "duckdb": [sys.executable, "-c", alone],
+        "nothing new": [*command, "ingest", "--warehouse", str(tables), "--engine", "gitlog"],
+    }
+    times: dict[str, list[float]] = {name: [] for name in scripts}
+    for _ in range(rounds + 1):
+        for name, script in scripts.items():
+            started = time.perf_counter()
+            subprocess.run(script, check=True, capture_output=True)
+            times[name].append(time.perf_counter() - started)
+    sql, duckdb, nothing = (statistics.median(times[name][1:]) for name in scripts)
+    return [
+        fixed(
+            "answer one query of the tables (per second)",
+            f"pipeline sql {sql:.2f} s",
+            f"a script with DuckDB {duckdb:.2f} s",
+            1 / sql,
+            1 / duckdb,
+            None,
+            "answers",
+            rounds=rounds,
+        ),
+        fixed(
+            "ingest with nothing new (per second)",
+            f"pipeline ingest {nothing:.2f} s",
+            "1 s",
+            1 / nothing,
+            1.0,
+            1.0,
+            "runs",
+            rounds=rounds,
+        ),
+    ]
 
 
 def _follow(spark: Any, repository: Path, folder: Path) -> Result:
