@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.kernel.report import Report, Step
 from ropewalk.kernel.terminal_text import printable
 
-PACKAGES = {"pyspark": (4, 0), "pyarrow": (15, 0), "pandas": (2, 2), "duckdb": (1, 4)}
+PACKAGES = ("pyspark", "pyarrow", "pandas", "duckdb")  # their bounds are those of the extra `spark`
 STREAMS_FROM = (4, 2)  # of PySpark
 MEMORY_MIN_MB = 2048
 
@@ -35,16 +36,17 @@ def doctor(warehouse: Path | None) -> None:
 def _steps(warehouse: Path | None) -> Iterator[Step]:
     from ropewalk.pipeline.launch.java import INSTALL_LINE, find_java
 
-    for name, minimum in PACKAGES.items():
-        wanted = ".".join(map(str, minimum))
+    for name in PACKAGES:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             yield Step(name, "failed", f"not installed; run: {INSTALL_LINE}")
             continue
-        found = tuple(int(each) for each in version.split(".")[:2] if each.isdigit())
-        if found < minimum:
-            yield Step(name, "failed", f"{version}; must be {wanted} or later")
+        found, (least, below) = _numbers(version), _bounds(name)
+        if found < _numbers(least):
+            yield Step(name, "failed", f"{version}; must be {least} or later")
+        elif below and found >= _numbers(below):
+            yield Step(name, "failed", f"{version}; must be below {below}")
         elif name == "pyspark" and found < STREAMS_FROM:
             yield Step(name, "passed", f"{version}; streams of logs need 4.2")
         else:
@@ -68,6 +70,25 @@ def _steps(warehouse: Path | None) -> Iterator[Step]:
     )
     if warehouse is not None:
         yield _warehouse_step(warehouse)
+
+
+def _bounds(name: str) -> tuple[str, str]:
+    """Return the first version of a package that the extra `spark` takes, and the first it no longer takes, or ""."""
+    for line in importlib.metadata.requires("ropewalk") or ():
+        if re.match(rf"{name}\b.*; extra == .spark.$", line):
+            found = dict(re.findall(r"(>=|<)([\d.]+)", line))
+            return found.get(">=", ""), found.get("<", "")
+    return "", ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers a version begins with.
+
+    >>> _numbers("4.2.0rc1"), _numbers("20")
+    ((4, 2, 0), (20,))
+    """
+    leading = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, leading[0].split("."))) if leading else ()
 
 
 def _warehouse_step(path: Path) -> Step:
