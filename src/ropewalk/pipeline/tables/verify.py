@@ -22,6 +22,7 @@ from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.derive import INGESTED
 from ropewalk.pipeline.tables.iceberg import check_iceberg
 from ropewalk.pipeline.tables.recorded import recorded_source
+from ropewalk.pipeline.tables.sql import NOTED as JOB_TABLES
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, check_typed
 from ropewalk.pipeline.tables.warehouse import (
@@ -29,6 +30,7 @@ from ropewalk.pipeline.tables.warehouse import (
     HOME,
     Manifest,
     Warehouse,
+    describe_file,
     digest_file,
     made_anew,
     table_paths,
@@ -109,6 +111,37 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
 
 
 def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
+    """Return whether the files that manifests name, and those that jobs noted, are there as written, and no others."""
+    return [*_check_named(warehouse, manifests), *_check_noted(warehouse)]
+
+
+def _check_noted(warehouse: Warehouse) -> list[Step]:
+    """Compare the files that jobs noted with their records.
+
+    A job that dies leaves a record and a hidden file, which no reader sees: they are no damage.
+    """
+    present = {f"{table}/{path.name}" for table in JOB_TABLES for path in warehouse.noted(table)}
+    records = warehouse.records()
+    for name in sorted(present - records.keys()):
+        return [Step("noted", "failed", f"{name} has no record: no job of this warehouse wrote it")]
+    recorded = {name: record for name, record in records.items() if record is not None}
+    for name, record in sorted(recorded.items()):
+        path = warehouse.inside(*name.split("/"))
+        waiting = path.with_name(f".{path.name}.tmp").exists()  # asked first: it may take its place meanwhile
+        if not path.exists():
+            if not waiting:
+                return [Step("noted", "failed", f"{name} is missing")]
+        elif describe_file(path) != record:
+            return [Step("noted", "failed", f"{name} holds other bytes than were recorded")]
+    old = sorted(present - recorded.keys())
+    told = f"{len(old)} files of jobs are from before there were records, as {old[0]}" if old else ""
+    return [
+        *([Step("noted", "passed", f"{len(recorded)} files of jobs have their digests")] if recorded else []),
+        *([Step.optional("unrecorded", told)] if old else []),
+    ]
+
+
+def _check_named(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
     """Return whether the files that manifests name are there as written, and no others.
 
     A writer that dies leaves files of the batch it was at, or of a table it had made anew; they are reported, but they

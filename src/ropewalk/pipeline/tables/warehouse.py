@@ -8,6 +8,9 @@ root. The manifests are the truth: files no manifest names were never written.
     <warehouse>/_ropewalk/batches/<n>.json           manifests, each naming the digest of the one before
     <warehouse>/_ropewalk/head.json                  number and digest of the last manifest
     <warehouse>/_ropewalk/runs/<time>-<job>.json     what ran, and how it ended
+    <warehouse>/<table>/<name>.parquet               tables to which jobs add a file a run (verdicts, replays, health)
+    <warehouse>/_ropewalk/noted/<table>.<name>.json  name, digest and size of such a file
+    <warehouse>/_ropewalk/unrecorded.json            names of those from before there were records, where there are any
     <warehouse>/<table>/_delta_log/…                 for other readers, where it was asked for; follows the manifests
 """
 
@@ -25,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.disk.durable import Disk, sync
+from ropewalk.disk.durable import Disk, read_optional, sync
 from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
@@ -42,6 +45,7 @@ SETTLING = ("deployments",)  # they grow, but for the rows of one file
 REMADE = ("deployment_measures", "consumer_lag")
 DELTA_LOG = "_delta_log"  # a folder inside a table's, where Delta logs were asked for
 HOME = "_ropewalk"
+RECORDS, UNRECORDED = "noted", "unrecorded.json"  # in HOME: about the files that jobs note
 ICEBERG = "iceberg"  # a folder in HOME, where Iceberg tables were asked for
 BATCH = re.compile(r"batch(?:=([0-9]+)|-([0-9]+)\.parquet)", re.ASCII)
 VERSION = 4  # of manifests, the files they may name and the columns of tables
@@ -192,14 +196,58 @@ class Warehouse:
         return [self.inside(table, each.name) for each in sorted(self.inside(table).glob("*.parquet"))]
 
     def note(self, table: str, name: str, rows: pa.Table) -> None:
-        """Write one more file of such a table, whole or not at all."""
+        """Write one more file of such a table, whole or not at all, and record it.
+
+        It is recorded before it takes its place: a job that dies in between leaves a record and a hidden file, and
+        never a file without a record, as one that was put there by others.
+        """
         import pyarrow.parquet as pq
 
         self.make()
-        self.inside(table).mkdir(exist_ok=True)
-        beside = self.inside(table, f".{name}.tmp")
+        Disk().make_directories(self.inside(table))
+        target, beside = self.inside(table, f"{name}.parquet"), self.inside(table, f".{name}.parquet.tmp")
+        records = self.inside(HOME, RECORDS)
+        if not records.is_dir():
+            if before := sorted(self.records()):
+                Disk().replace(self.inside(HOME, UNRECORDED), jcs.encode(before))
+            Disk().make_directories(records)
         pq.write_table(rows, beside)
-        beside.replace(self.inside(table, f"{name}.parquet"))
+        _sync(beside)
+        _sync(beside.parent)
+        digest, size = describe_file(beside)
+        record = {"name": f"{table}/{target.name}", "blake3": digest, "bytes": size}
+        Disk().replace(self.inside(HOME, RECORDS, f"{table}.{name}.json"), jcs.encode(record))
+        beside.replace(target)
+
+    def records(self) -> dict[str, tuple[str, int] | None]:
+        """Return digest and size of the files that jobs noted, by name; None for those from before there were records.
+
+        A file is recorded before it takes its place: list files first, then ask for the records.
+        """
+        from ropewalk.pipeline.tables.sql import NOTED
+
+        home = self.inside(HOME, RECORDS)
+        if not home.is_dir():
+            return {f"{table}/{path.name}": None for table in NOTED for path in self.noted(table)}
+        path = self.inside(HOME, UNRECORDED)
+        try:
+            raw = read_optional(path)
+            found: dict[str, tuple[str, int] | None] = dict.fromkeys(
+                () if raw is None else jcs.parse_canonical(raw)
+            )
+            for path in sorted(home.glob("*.json")):
+                value: Any = jcs.parse_canonical(self.inside(HOME, RECORDS, path.name).read_bytes())
+                table, _, name = path.stem.partition(".")
+                if value.keys() != {"name", "blake3", "bytes"} or value["name"] != f"{table}/{name}.parquet":
+                    raise ValueError(f"it must hold name, blake3 and bytes of {table}/{name}.parquet")
+                found[value["name"]] = (value["blake3"], value["bytes"])
+        except Exception as error:
+            raise Damaged(
+                f"record {path.name} cannot be read: {error}",
+                reason="record",
+                advice="Restore it from a copy, or move it and the table file that it names away.",
+            ) from error
+        return found
 
     def require(self) -> Warehouse:
         """Refuse a folder that is no warehouse."""
@@ -476,6 +524,11 @@ def write_plainly(spark: SparkSession) -> None:
 def table_paths(folder: Path) -> list[Path]:
     """Return the Parquet files below the folder of a table, in order."""
     return [path for path in sorted(folder.rglob("*.parquet")) if DELTA_LOG not in path.parts]
+
+
+def describe_file(path: Path) -> tuple[str, int]:
+    """Return digest and size of a file, as records of noted files hold them."""
+    return digest_file(path), path.stat().st_size
 
 
 def digest_file(path: Path) -> str:
