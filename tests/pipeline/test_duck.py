@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
+import shutil
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,9 +18,11 @@ import pytest
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.pipeline.doctor import _steps
 from ropewalk.errors import Damaged, Invalid, Unverified
-from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark
-from ropewalk.pipeline.tables.warehouse import Warehouse
+from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark, open_duckdb, read_parquet
+from ropewalk.pipeline.tables.sql import damage_named
+from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
 from tests.pipeline.test_delta import write
+from tests.serving import serving
 from tests.unit.cli.conftest import Answer, living_in
 
 
@@ -89,9 +95,68 @@ def test_duckdb_names_the_damaged_table(store: Warehouse, kept: int | None):
     part.unlink()
     if kept is not None:
         part.write_bytes(raw[:kept])
-    with pytest.raises(Damaged, match=f"table events cannot be read: .*{part.name}") as caught:
+    with pytest.raises(Damaged, match=f"{part} cannot be read") as caught:
         ask_duckdb(store, "SELECT count(*) FROM deployments", 1)
     assert "verify --tables" in caught.value.advice_now
+
+
+class Overtaken(Warehouse):
+    """A warehouse in which another writer replaces files after each of the first reads of the manifests."""
+
+    writes = 2
+    pause_s = 0.0
+
+    def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
+        found = super().current_files(manifests)
+        time.sleep(self.pause_s)
+        if self.writes:
+            self.writes -= 1
+            with (other := Warehouse(self.path)).writing():
+                write(other, 2, "deployments", "consumer_lag")
+        return found
+
+
+def test_duckdb_asks_again_beside_a_writer(store: Warehouse):
+    query = "SELECT count(*), max(n) FROM deployments"
+    assert ask_duckdb(Overtaken(store.path), query, 1).rows == ((2, 3),)
+    shutil.rmtree(store.path / "deployments")
+    with pytest.raises(Damaged, match="cannot be read"):  # no writer did that
+        ask_duckdb(store, query, 1)
+
+
+def test_duckdb_time_limit_covers_all_attempts(store: Warehouse):
+    asked = Overtaken(store.path)
+    asked.pause_s = 1.1
+    with pytest.raises(Invalid, match="the query took more than 1 s"):
+        ask_duckdb(asked, "SELECT count(*) FROM deployments", 1, seconds_max=1)
+    assert asked.writes == 1
+
+
+def test_served_tables_are_told_without_their_files(store: Warehouse, tmp_path: Path):
+    """A writer removes files between the manifests and a look at the disk."""
+    wanted = {
+        name: (sum(each.rows for each in files), sum(each.size for each in files))
+        for name, files in store.current_files(store.manifests()).items()
+    }
+    shutil.rmtree(store.path / "deployments")
+    with serving(tmp_path, "--warehouse", str(store.path)) as server:
+        told = server("GET", "/warehouse").json["tables"]
+    assert {each["name"]: (each["rows"], each["bytes"]) for each in told} == wanted
+
+
+def test_damage_is_named_and_other_errors_stay(store: Warehouse, tmp_path: Path):
+    paths = sorted((store.path / "events").rglob("*.parquet"))
+    with pytest.raises(duckdb.BinderException), damage_named(*paths), open_duckdb() as connection:
+        connection.execute(f"SELECT x FROM {read_parquet(paths)}")
+    raw = paths[1].read_bytes()
+    paths[1].write_bytes(raw[: len(raw) // 2])
+    with (
+        pytest.raises(Damaged, match=f"{paths[1]} cannot be read") as caught,
+        damage_named(*paths),
+        open_duckdb() as connection,
+    ):
+        connection.execute(f"SELECT n FROM {read_parquet(paths)}")
+    assert caught.value.exit_code == 5 and "verify --tables" in caught.value.advice_now
 
 
 def test_duckdb_refuses_a_poisoned_manifest(store: Warehouse, tmp_path: Path):

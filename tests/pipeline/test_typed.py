@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.errors import Invalid, NotFound
+from ropewalk.errors import Damaged, Invalid, NotFound
 from ropewalk.kernel import jcs
 from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.tables import typed
@@ -118,6 +118,23 @@ def test_typed_check_finds_a_missing_row(tmp_path: Path):
         "events__deploy_finished: 1 events have no row"
     )
     assert check_typed({"events__other": []}, [events]) == "events__deploy_finished: 2 events have no row"
+
+
+def test_typed_truncated_files_are_named(tmp_path: Path):
+    events = write_events(tmp_path / "1.parquet", [{"build": 1}])
+    made, _ = write_typed([events], {}, tmp_path / "one")
+    newest = {name: folder / "part-0.parquet" for name, folder in made.items()}
+    (path,) = newest.values()
+    raw = path.read_bytes()
+    path.write_bytes(raw[:100])
+    with pytest.raises(Damaged, match=f"{path} cannot be read"):
+        write_typed([events], newest, tmp_path / "two")
+    with pytest.raises(Damaged, match=f"{path} cannot be read"):
+        check_typed({"events__deploy_finished": [path]}, [events])
+    path.write_bytes(raw)
+    events.write_bytes(events.read_bytes()[:100])
+    with pytest.raises(Damaged, match=f"{events} cannot be read"):
+        write_typed([events], newest, tmp_path / "three")
 
 
 def test_typed_rest_is_reported_by_member(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
@@ -13,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.pipeline.world import NOON_MS
 
+from ropewalk.errors import Damaged
 from ropewalk.pipeline.report.report import STRIPS_MAX, render
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.duck import ask_duckdb
-from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
+from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
 
 NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
 EVENTS = pa.schema([("engine", pa.string()), ("topic", pa.string()), ("time", pa.timestamp("us", tz="UTC"))])
@@ -93,6 +95,56 @@ def test_report_counts_many_undated_topics(tmp_path: Path):
     found = chart(render(warehouse(tmp_path / "tables", rows), NOON_MS))
     assert len(found) == STRIPS_MAX + 1 and found["others", "no time recorded"] == 5
     assert sum(found.values()) == len(rows)
+
+
+def add_lag(path: Path, behind: int) -> None:
+    """Replace the table of how far consumers are behind."""
+    store = Warehouse(path)
+    with store.writing():
+        known = store.manifests()
+        staged = store.staging("consumer_lag")
+        staged.mkdir(parents=True)
+        pq.write_table(
+            pa.table({"group": ["g"], "topic": ["prod"], "behind": [behind]}), staged / "part-0.parquet"
+        )
+        files = {"consumer_lag": store.put_in_place("consumer_lag", len(known) + 1)}
+        made = Manifest(
+            len(known) + 1, known[-1].digest, "s", "strict", NOON_MS, Offset(), Offset(), (), files
+        )
+        store.commit(made, known)
+
+
+class Overtaken(Warehouse):
+    """A warehouse in which another writer replaces a file after the first read of the manifests."""
+
+    writes = 1
+
+    def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
+        found = super().current_files(manifests)
+        if self.writes:
+            self.writes -= 1
+            add_lag(self.path, 4_242)
+        return found
+
+
+def test_report_reads_again_beside_a_writer(tmp_path: Path):
+    """A file that was replaced meanwhile was left out, and the page said that no consumer is behind."""
+    store = warehouse(tmp_path / "tables", [("prod", NOON)])
+    add_lag(store.path, 1)
+    assert "4,242" in render(Overtaken(store.path), NOON_MS)
+
+
+@pytest.mark.parametrize("kept", [None, 100])
+def test_report_names_the_damaged_file(tmp_path: Path, kept: int | None):
+    store = warehouse(tmp_path / "tables", [("prod", NOON)])
+    (part,) = (store.path / "events").rglob("*.parquet")
+    raw = part.read_bytes()
+    part.unlink()
+    if kept is not None:
+        part.write_bytes(raw[:kept])
+    with pytest.raises(Damaged, match=f"{part} cannot be read") as caught:
+        render(store, NOON_MS)
+    assert caught.value.exit_code == 5 and "verify --tables" in caught.value.advice_now
 
 
 def test_report_tiles_lead_to_rows(tmp_path: Path):

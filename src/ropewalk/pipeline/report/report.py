@@ -23,6 +23,7 @@ from ropewalk.pipeline.report.plots import (
     strips,
     table,
 )
+from ropewalk.pipeline.tables.sql import ask_again, damage_named
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 
 if TYPE_CHECKING:
@@ -44,7 +45,12 @@ BATCHES_SHOWN: Final = 20
 
 def render(warehouse: Warehouse, now_ms: int) -> str:
     """Return the page."""
-    manifests = warehouse.require().manifests()
+    warehouse.require()
+    return ask_again(warehouse, lambda: _render(warehouse, now_ms))
+
+
+def _render(warehouse: Warehouse, now_ms: int) -> str:
+    manifests = warehouse.manifests()
     files = warehouse.current_files(manifests)
 
     def read(name: str, columns: list[str]) -> pa.Table:
@@ -90,7 +96,8 @@ def _read(paths: Sequence[Path], columns: list[str]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found = [pq.read_table(path, columns=columns, partitioning=None) for path in paths if path.exists()]
+    with damage_named(*paths):
+        found = [pq.read_table(path, columns=columns, partitioning=None) for path in paths]
     return pa.concat_tables(found) if found else pa.table({name: [] for name in columns})
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import Damaged, Invalid, Unavailable
+from ropewalk.errors import Invalid, Unavailable
 from ropewalk.pipeline.launch.java import INSTALL_LINE
-from ropewalk.pipeline.tables.sql import NOTED, Answer, arrow_rows, plain
+from ropewalk.pipeline.tables.sql import NOTED, Answer, arrow_rows, ask_again, damage_named, plain
 from ropewalk.pipeline.tables.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES_MAX = 1 << 30
 JSON_ADVICE = "Write payload->>'$.name' to read a member of a JSON column, or use --engine spark."
-_ADVICE = (
-    "`ropewalk pipeline verify --tables` names damaged files; `pipeline ingest` fills another folder anew."
-)
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _VARIANT_PATH = re.compile(r"\w\s*(?<!:):(?!:)\s*[\w\[`]")
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
@@ -66,31 +64,34 @@ def ask_duckdb(
     """Return the answer to one SELECT over the tables; raise `Invalid` for anything else.
 
     With `as_arrow` it also holds an Arrow table. `suggest` may name the table that a misspelt name means. Nothing is
-    spilled to disk.
+    spilled to disk. It is asked again where a writer has replaced files meanwhile.
     """
     if needs_spark(query):
         raise Invalid("DuckDB does not know the syntax `column:member`", advice=JSON_ADVICE)
-    with open_duckdb(memory_bytes=memory_bytes) as connection, _limited(connection, seconds_max):
-        import duckdb
+    since = time.monotonic()
 
-        names = _register(connection, warehouse)
-        try:
-            statement = _only_select(connection, query)
-            if as_arrow:
-                table = connection.sql(statement).limit(limit).to_arrow_table()
-                rows = tuple(tuple(map(plain, row)) for row in arrow_rows(table))
-                return Answer(tuple(table.column_names), rows, table)
-            found = connection.execute(statement)
-            columns = tuple(each[0] for each in found.description or ())
-            fetched = found.fetchmany(limit)
-        except duckdb.InterruptException as error:
-            raise Invalid(
-                f"the query took more than {seconds_max:g} s",
-                advice="Ask for less, or run it with `ropewalk pipeline sql`.",
-            ) from error
-        except duckdb.Error as error:
-            raise _refusal(str(error), names, suggest) from error
-    return Answer(columns, tuple(tuple(map(plain, row)) for row in fetched))
+    def ask() -> Answer:
+        with open_duckdb(memory_bytes=memory_bytes) as connection, _limited(connection, seconds_max, since):
+            import duckdb
+
+            names: list[str] = []
+            try:
+                names = _register(connection, warehouse)
+                statement = _only_select(connection, query)
+                if as_arrow:
+                    table = connection.sql(statement).limit(limit).to_arrow_table()
+                    rows = tuple(tuple(map(plain, row)) for row in arrow_rows(table))
+                    return Answer(tuple(table.column_names), rows, table)
+                found = connection.execute(statement)
+                columns = tuple(each[0] for each in found.description or ())
+                fetched = found.fetchmany(limit)
+            except duckdb.InterruptException:
+                raise
+            except duckdb.Error as error:
+                raise _refusal(str(error), names, suggest) from error
+        return Answer(columns, tuple(tuple(map(plain, row)) for row in fetched))
+
+    return ask_again(warehouse, ask)
 
 
 def open_duckdb(
@@ -118,35 +119,41 @@ def read_parquet(paths: Iterable[Path]) -> str:
 
 
 @contextmanager
-def _limited(connection: duckdb.DuckDBPyConnection, seconds_max: float | None) -> Iterator[None]:
-    """Interrupt what the connection still does after that many seconds."""
-    timer = threading.Timer(seconds_max, connection.interrupt) if seconds_max is not None else None
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
+def _limited(
+    connection: duckdb.DuckDBPyConnection, seconds_max: float | None, since: float
+) -> Iterator[None]:
+    """Interrupt the connection that many seconds after `since`, and raise `Invalid`."""
+    import duckdb
+
+    if seconds_max is None:
+        yield
+        return
+    refusal = Invalid(
+        f"the query took more than {seconds_max:g} s",
+        advice="Ask for less, or run it with `ropewalk pipeline sql`.",
+    )
+    left = since + seconds_max - time.monotonic()
+    if left <= 0:
+        raise refusal
+    timer = threading.Timer(left, connection.interrupt)
+    timer.daemon = True
+    timer.start()
     try:
         yield
+    except duckdb.InterruptException as error:
+        raise refusal from error
     finally:
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
 
 
 def _register(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> list[str]:
     """Make every table a view over the files that the manifests name, then lock everything else."""
-    import duckdb
-
     current = warehouse.current_files(warehouse.manifests())
     paths = {name: warehouse.paths(files) for name, files in current.items()}
     paths |= {name: found for name in NOTED if (found := warehouse.noted(name))}
     for name, found in paths.items():
-        try:
+        with damage_named(*found):
             connection.execute(f'CREATE VIEW "{name}" AS FROM {read_parquet(found)}')  # a plain name, checked
-        except duckdb.Error as error:
-            raise Damaged(
-                f"table {name} cannot be read: {str(error).splitlines()[0][:300]}",
-                reason="table",
-                advice=_ADVICE,
-            ) from error
     for setting in (
         f"allowed_paths = [{_list(path for found in paths.values() for path in found)}]",
         "enable_external_access = false",

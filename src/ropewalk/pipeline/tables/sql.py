@@ -1,4 +1,7 @@
-"""Answer SQL over the tables of a warehouse with Spark: views over exactly the files that its manifests name."""
+"""Answer SQL over the tables of a warehouse with Spark: views over exactly the files that its manifests name.
+
+What readers of the files share is here, too: asking again while a writer replaces files, and naming a damaged file.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ropewalk.errors import Invalid, Usage
+from ropewalk.errors import Damaged, Invalid, RopewalkError, Usage
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -22,10 +27,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 CELL_CHARS = 60
 ATTEMPTS = 5  # while a writer replaces files under a reader
 JSON_COLUMNS = ("payload", "entry", "trailer")  # canonical JSON text in the files
 NOTED = ("verdicts", "replays", "health")  # tables of jobs, one file per run
+_DAMAGED = (
+    "`ropewalk pipeline verify --tables` names damaged files; `pipeline ingest` fills another folder anew."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +133,58 @@ def ask(
 
     With `as_arrow` it also holds an Arrow table. `suggest` may say which of the tables a misspelt name means.
     """
+    return ask_again(warehouse, lambda: _ask(spark, warehouse, query, limit, suggest, as_arrow))
+
+
+def ask_again(warehouse: Warehouse, read: Callable[[], T]) -> T:
+    """Return what `read` returns; call it again if it failed and there are more batches than before it."""
     for attempt in range(ATTEMPTS):
-        known = len(warehouse.manifests())
+        known = _batches(warehouse)
         try:
-            return _ask(spark, warehouse, query, limit, suggest, as_arrow)
+            return read()
         except Exception:
-            if attempt + 1 == ATTEMPTS or len(warehouse.manifests()) == known:
+            if attempt + 1 == ATTEMPTS or _batches(warehouse) == known:
                 raise
     raise AssertionError("the last attempt answers or raises")
+
+
+def _batches(warehouse: Warehouse) -> int:
+    return sum(1 for _ in warehouse.batches.glob("*.json"))
+
+
+@contextmanager
+def damage_named(*paths: Path) -> Iterator[None]:
+    """If the block fails and one of these Parquet files cannot be read, raise `Damaged` with its name."""
+    try:
+        yield
+    except RopewalkError:
+        raise
+    except Exception as error:
+        # DuckDB's: a time or memory limit says nothing about files, and reading them all may take long.
+        if type(error).__name__ not in ("InterruptException", "OutOfMemoryException"):
+            _require_readable(paths, error)
+        raise
+
+
+def _require_readable(paths: Iterable[Path], cause: Exception) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for path in paths:
+        try:
+            with pq.ParquetFile(path) as file:
+                for _ in file.iter_batches():
+                    pass
+        except (pa.ArrowException, OSError) as error:
+            if (
+                isinstance(error, OSError)
+                and error.errno is not None
+                and not isinstance(error, FileNotFoundError)
+            ):
+                continue  # no rights, too many open files: not damage
+            raise Damaged(
+                f"{path} cannot be read: {str(error).splitlines()[0][:300]}", reason="table", advice=_DAMAGED
+            ) from cause
 
 
 def _ask(

@@ -21,6 +21,7 @@ import orjson
 
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.source.rows import json_bytes
+from ropewalk.pipeline.tables.sql import damage_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,7 +180,8 @@ def write_typed(
     """
     import pyarrow.parquet as pq
 
-    known = {name: _known_kinds(pq.read_schema(path)) for name, path in newest.items()}
+    with damage_named(*newest.values()):
+        known = {name: _known_kinds(pq.read_schema(path)) for name, path in newest.items()}
     tables: dict[str, _Table] = {}
     asked: dict[str, dict[str, str]] = {}
     for row in _rows(events):
@@ -240,7 +242,7 @@ def _batches(events: Iterable[Path]) -> Iterator[list[dict[str, Any]]]:
     import pyarrow.parquet as pq
 
     for path in events:
-        with pq.ParquetFile(path) as file:
+        with damage_named(path), pq.ParquetFile(path) as file:
             for batch in file.iter_batches(ROWS_READ, columns=[*FIXED, "payload"]):
                 yield [row for row in batch.to_pylist() if row["type"] is not None]
 
@@ -263,7 +265,7 @@ def check_typed(typed: Mapping[str, Sequence[Path]], events: Iterable[Path]) -> 
             wanted[_digest(row, _members(row["payload"]))] = name
     for name, paths in typed.items():
         for path in paths:
-            with pq.ParquetFile(path) as file:
+            with damage_named(path), pq.ParquetFile(path) as file:
                 schema = file.schema_arrow
                 for batch in file.iter_batches(ROWS_READ):
                     for row in batch.to_pylist():

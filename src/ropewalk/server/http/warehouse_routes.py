@@ -52,7 +52,7 @@ async def show_warehouse(request: Asked) -> Response[models.WarehouseFacts]:
         for name, files in store.current_files(manifests).items():
             last = next(each for each in reversed(manifests) if name in each.files)
             heads = {f"{log.engine}/{log.topic}": point.head for log, point in last.end.points.items()}
-            size = sum(path.stat().st_size for path in store.paths(files))
+            size = sum(each.size for each in files)  # a writer may have removed the files meanwhile
             tables.append(
                 {"name": name, "rows": sum(each.rows for each in files), "bytes": size, "heads": heads}
             )
