@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from ropewalk.pipeline.report.report import render
 from ropewalk.pipeline.source.frames import to_arrow
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.delta import check_delta, delta_versions, keep_delta
+from ropewalk.pipeline.tables.iceberg import keep_iceberg
 from ropewalk.pipeline.tables.table_files import OPEN_FILE
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
@@ -29,7 +31,13 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 SCHEMA = pa.schema([("n", pa.int64()), ("time", pa.timestamp("us", tz="UTC"))])
 
 
-def write(store: Warehouse, count: int, *tables: str, replaces: tuple[str, ...] = ()) -> Manifest:
+def write(
+    store: Warehouse,
+    count: int,
+    *tables: str,
+    replaces: tuple[str, ...] = (),
+    logs: tuple[dict[str, Any], ...] = (),
+) -> Manifest:
     """A batch as ingest writes one, without Spark."""
     known = store.manifests()
     files = {}
@@ -42,7 +50,7 @@ def write(store: Warehouse, count: int, *tables: str, replaces: tuple[str, ...] 
         files[table] = store.put_in_place(table, len(known) + 1)
     before = known[-1].digest if known else None
     made = Manifest(
-        len(known) + 1, before, "s", "strict", NOON_MS, Offset(), Offset(), (), files, (), replaces
+        len(known) + 1, before, "s", "strict", NOON_MS, Offset(), Offset(), logs, files, (), replaces
     )
     store.commit(made, known)
     return made
@@ -110,6 +118,53 @@ def test_a_merge_replaces_files_and_changes_no_row(store: Warehouse):
     assert newest.version() == delta_versions(store, store.manifests())["events"]
 
 
+@pytest.mark.parametrize("logs", [(), ({"engine": "ledger", "topic": "prod"},)])
+def test_delta_rows_from_a_retry_count_as_changed(store: Warehouse, logs: tuple[dict[str, Any], ...]):
+    """A merge moves rows, which change feeds pass over; `quarantine retry` replaces files, too, but brings rows."""
+    old = tuple(file.name for file in store.current_files(store.manifests())["events"])
+    with store.writing():
+        write(store, 3, "events", replaces=old, logs=logs)
+    lines = (store.path / "events" / "_delta_log" / "00000000000000000002.json").read_text().splitlines()
+    actions = [next(iter(each.values())) for each in map(json.loads, lines)]
+    assert {each["dataChange"] for each in actions if "dataChange" in each} == {bool(logs)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "odd"),
+    [
+        ('numRecords\\": 2', 'numRecords\\": 1', "num_records of batch=1/part-0.parquet"),
+        (":00.001Z", ":00.000Z", "max.time of batch=1/part-0.parquet"),
+        ('"minValues\\": {', '"minValues\\": {\\"n\\": 7, ', "min.n of batch=1/part-0.parquet"),
+        (
+            '\\"numRecords',
+            '\\"nullCount\\": {\\"n\\": 2}, \\"numRecords',
+            "null_count.n of batch=1/part-0.parquet",
+        ),
+        ('\\"n\\",\\"type\\":\\"long', '\\"n\\",\\"type\\":\\"string', "column n"),
+        ('\\"name\\":\\"n\\"', '\\"name\\":\\"m\\"', "column m"),
+    ],
+)
+def test_delta_check_compares_what_readers_skip_by(store: Warehouse, old: str, new: str, odd: str):
+    assert check_delta(store, store.manifests()) is None
+    path = store.path / "events" / "_delta_log" / "00000000000000000000.json"
+    lines = path.read_text().splitlines()
+    raw = "\n".join(line if "commitInfo" in line else line.replace(old, new) for line in lines)
+    assert raw != path.read_text()
+    path.write_text(raw)
+    found = check_delta(store, store.manifests())
+    assert found == f"the Delta log of events and its files differ about {odd}"
+
+
+def test_delta_of_a_truncated_file_names_it(store: Warehouse):
+    (part,) = (store.path / "events" / "batch=1").glob("*.parquet")
+    part.write_bytes(part.read_bytes()[:100])
+    assert f"{part} cannot be read" in str(check_delta(store, store.manifests()))
+    shutil.rmtree(store.path / "events" / "_delta_log")
+    with pytest.raises(Damaged, match=f"{part} cannot be read") as caught, store.writing():
+        pass
+    assert caught.value.exit_code == 5 and "verify --tables" in caught.value.advice_now
+
+
 def test_a_writer_that_died_before_the_delta_log_is_caught_up_with(store: Warehouse):
     store.delta_mark.unlink()  # as if the process had ended right after its manifest
     with store.writing():
@@ -160,6 +215,7 @@ def test_merged_files_hold_the_same_rows_and_other_readers_see_the_fold(
         return {tuple(row.values())[:4]: row["payload"] for row in rows}
 
     keep_delta(store)
+    keep_iceberg(store)
     assert ingest() == 47
     world.git("prod", 1)
     assert ingest() == 1
@@ -174,7 +230,7 @@ def test_merged_files_hold_the_same_rows_and_other_readers_see_the_fold(
     deployed = DeltaTable(str(store.path / "deployments")).to_pyarrow_table()
     assert deployed.num_rows == 20
     report = verify_tables(spark, store)
-    assert report.ok and "delta" in {step.name for step in report.steps}
+    assert report.ok and {"delta", "iceberg"} <= {step.name for step in report.steps}
     page = render(store, NOON_MS)
     assert page.count("<svg") >= 2 and "http:" not in page and "https:" not in page
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile, DataFileContent
 
 from ropewalk.errors import Damaged
 from ropewalk.pipeline.tables.iceberg import check_iceberg, keep_iceberg
@@ -14,6 +17,7 @@ from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.test_delta import typed_batches, write
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
+STATISTICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
 
 @pytest.fixture
@@ -75,6 +79,60 @@ def test_file_dropped_behind_the_manifests_is_named(store: Warehouse):
     catalog = SqlCatalog("ropewalk", uri=f"sqlite:///{store.iceberg_mark}", warehouse=str(store.path))
     catalog.load_table(("ropewalk", "events")).delete("n = 1")
     assert "differ about" in (check_iceberg(store, store.manifests()) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "odd"),
+    [
+        ("record_count", 1, "record_count of part-0.parquet"),
+        ("null_value_counts", {1: 2, 2: 0}, "null_value_counts of part-0.parquet"),
+        ("lower_bounds", {1: (7).to_bytes(8, "little")}, "lower_bounds of part-0.parquet"),
+        ("upper_bounds", {1: (-1).to_bytes(8, "little", signed=True)}, "upper_bounds of part-0.parquet"),
+    ],
+)
+def test_iceberg_check_compares_statistics(store: Warehouse, name: str, value: Any, odd: str):
+    catalog = SqlCatalog("ropewalk", uri=f"sqlite:///{store.iceberg_mark}", warehouse=str(store.path))
+    table = catalog.load_table(("ropewalk", "events"))
+    files = [task.file for task in table.scan().plan_files()]
+    (first,) = (each for each in files if each.file_path.endswith("batch=1/part-0.parquet"))
+    with table.transaction() as change:
+        with change.update_snapshot().overwrite() as overwrite:
+            overwrite.delete_data_file(first)
+        told = {each: getattr(first, each) for each in (*STATISTICS, "file_size_in_bytes", "record_count")}
+        altered = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=first.file_path,
+            file_format=first.file_format,
+            partition=first.partition,
+            spec_id=first.spec_id,
+            **{**told, name: value},
+        )
+        with change.update_snapshot().fast_append() as append:
+            append.append_data_file(altered)
+    found = check_iceberg(store, store.manifests())
+    assert found == f"the Iceberg table events and its files differ about {odd}"
+
+
+def test_iceberg_check_compares_columns(store: Warehouse):
+    catalog = SqlCatalog("ropewalk", uri=f"sqlite:///{store.iceberg_mark}", warehouse=str(store.path))
+    table = catalog.load_table(("ropewalk", "events"))
+    swapped = '[{"names":["n"],"field-id":2},{"names":["time"],"field-id":1}]'
+    with table.transaction() as change:
+        change.set_properties({"schema.name-mapping.default": swapped})
+    assert "the names of columns" in str(check_iceberg(store, store.manifests()))
+    with table.update_schema() as update:
+        update.rename_column("n", "m")
+    assert "about column m" in str(check_iceberg(store, store.manifests()))
+
+
+def test_iceberg_of_a_truncated_file_names_it(store: Warehouse):
+    (part,) = (store.path / "events" / "batch=1").glob("*.parquet")
+    part.write_bytes(part.read_bytes()[:100])
+    assert f"{part} cannot be read" in str(check_iceberg(store, store.manifests()))
+    shutil.rmtree(store.iceberg_mark.parent)
+    keep_iceberg(store)
+    with pytest.raises(Damaged, match=f"{part} cannot be read"), store.writing():
+        pass
 
 
 def test_iceberg_typed_table_grows_columns(tmp_path: Path):

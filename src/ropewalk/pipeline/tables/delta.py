@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from ropewalk.errors import Damaged, Unavailable
 from ropewalk.pipeline.tables.row_groups import column_range
+from ropewalk.pipeline.tables.sql import damage_named
 from ropewalk.pipeline.tables.warehouse import DELTA_LOG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[
 
 
 def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
-    """Return what differs between the Delta logs and the manifests; None if nothing does."""
+    """Return what differs between the Delta logs and the manifests or the files; None if nothing does.
+
+    Statistics and columns decide what readers see of a file: both must be those of the files.
+    """
     for table, files in kept_tables(warehouse, manifests).items():
         opened = _open(warehouse, table)
         if opened is None:
@@ -69,6 +73,44 @@ def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | No
         if _present(opened) != wanted:
             odd = sorted(_present(opened).items() ^ wanted.items())
             return f"the Delta log of {table} and the manifests differ about {odd[0][0]}"
+        try:
+            if odd_one := _odd_columns(opened, warehouse.paths(files)[-1]) or _odd_statistics(
+                opened, warehouse.inside(table), files
+            ):
+                return f"the Delta log of {table} and its files differ about {odd_one}"
+        except Damaged as error:
+            return error.detail
+    return None
+
+
+def _odd_columns(opened: DeltaTable, newest: Path) -> str | None:
+    """Return what differs from the columns of the newest file, which has all of its table's."""
+    from deltalake import Schema
+
+    have, want = opened.schema().fields, Schema.from_arrow(schema_of(newest)).fields
+    differs = {(each.name, str(each.type)) for each in have} ^ {(each.name, str(each.type)) for each in want}
+    if differs:
+        return f"column {min(differs)[0]}"
+    return "partitions" if opened.metadata().partition_columns else None
+
+
+def _odd_statistics(opened: DeltaTable, folder: Path, files: Iterable[StoredFile]) -> str | None:
+    """Return the first file with a statistic that is not its own; readers skip none for one that is missing."""
+    rows = {_inside(folder.name, file.name): file.rows for file in files}
+    for action in _actions(opened):
+        name = unquote(action.pop("path"))
+        own = json.loads(_statistics(folder / name, rows[name]))
+        want: dict[str, Any] = {"num_records": own["numRecords"]}
+        for side in ("min", "max"):
+            for column, value in own[f"{side}Values"].items():
+                want[f"{side}.{column}"] = datetime.fromisoformat(value) if column == "time" else value
+        for key, value in action.items():
+            if (
+                key not in ("size_bytes", "modification_time")
+                and value is not None
+                and want.get(key) != value
+            ):
+                return f"{key} of {name}"
     return None
 
 
@@ -102,7 +144,7 @@ def _follow(
     gone = sorted(present.keys() - wanted.keys())
     if opened is not None and not fresh and not gone:
         return
-    changes = not since or any(not each.replaces for each in since)  # a merge moves rows, it changes none
+    changes = not since or any(not each.replaces or each.logs for each in since)  # a merge changes no row
     adds = [
         AddAction(
             name,
@@ -161,18 +203,23 @@ def _open(warehouse: Warehouse, table: str) -> DeltaTable | None:
 
 
 def _present(opened: DeltaTable) -> dict[str, int]:
+    return {unquote(each["path"]): each["size_bytes"] for each in _actions(opened)}  # as the log spells them
+
+
+def _actions(opened: DeltaTable) -> list[dict[str, Any]]:
+    """Return the files that the log names, with their sizes and statistics."""
     import pyarrow as pa
 
     found: Any = pa.table(opened.get_add_actions(flatten=True))
-    paths, sizes = (found.column(name).to_pylist() for name in ("path", "size_bytes"))
-    return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}  # as the log spells them
+    return list(found.to_pylist())
 
 
 def schema_of(path: Path) -> Any:
     """Return the columns in Arrow."""
     import pyarrow.parquet as pq
 
-    return pq.read_schema(path).remove_metadata()
+    with damage_named(path):
+        return pq.read_schema(path).remove_metadata()
 
 
 def _inside(table: str, name: str) -> str:
@@ -181,7 +228,8 @@ def _inside(table: str, name: str) -> str:
 
 def _statistics(path: Path, rows: int) -> str:
     """Return what lets readers pass over a file: its rows, and its smallest and largest log and time."""
-    found = {name: column_range(path, name) for name in ("topic", "time")}
+    with damage_named(path):
+        found = {name: column_range(path, name) for name in ("topic", "time")}
     low = {name: each[0] for name, each in found.items() if each is not None}
     high = {name: each[1] for name, each in found.items() if each is not None}
     if "time" in low:  # Delta compares milliseconds
@@ -190,4 +238,4 @@ def _statistics(path: Path, rows: int) -> str:
 
 
 def _stamp(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.errors import Damaged, Unavailable
 from ropewalk.pipeline.tables.delta import kept_tables, schema_of
+from ropewalk.pipeline.tables.sql import damage_named
 from ropewalk.pipeline.tables.warehouse import HOME, ICEBERG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 NAMESPACE = "ropewalk"
+_COUNTS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
 
 def keep_iceberg(warehouse: Warehouse) -> None:
@@ -41,7 +43,10 @@ def follow_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
 
 
 def check_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
-    """Return what differs between the Iceberg tables and the manifests; None if nothing does."""
+    """Return what differs between the Iceberg tables and the manifests or the files; None if nothing does.
+
+    Statistics and columns decide what readers see of a file: both must be those of the files.
+    """
     catalog = _catalog(warehouse)
     for name, files in kept_tables(warehouse, manifests).items():
         opened = _open(warehouse, catalog, name)
@@ -52,6 +57,46 @@ def check_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | 
         if found != wanted:
             odd = sorted(found.items() ^ wanted.items())
             return f"the Iceberg table {name} and the manifests differ about {Path(odd[0][0]).name}"
+        try:
+            if odd_one := _odd_columns(opened, schema_of(warehouse.paths(files)[-1])) or _odd_statistics(
+                opened
+            ):
+                return f"the Iceberg table {name} and its files differ about {odd_one}"
+        except Damaged as error:
+            return error.detail
+    return None
+
+
+def _odd_columns(opened: Table, columns: pa.Schema) -> str | None:
+    """Return what differs from these columns: their names and types, and how readers find them in files."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    have = opened.schema()
+    if others := {each.name for each in have.fields} ^ set(columns.names):
+        return f"column {min(others)}"
+    for each in pyarrow_to_schema(columns, name_mapping=have.name_mapping).fields:
+        if have.find_field(each.name).field_type != each.field_type:
+            return f"column {each.name}"
+    if opened.name_mapping() not in (None, have.name_mapping):  # none in a table that never had a row
+        return "the names of columns in files"
+    return None if opened.spec().is_unpartitioned() else "partitions"
+
+
+def _odd_statistics(opened: Table) -> str | None:
+    """Return the first file with a statistic that is not its own, or with rows that count as deleted."""
+    from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+    for task in opened.scan().plan_files():
+        have, path = task.file, Path(task.file.file_path)
+        with damage_named(path):
+            want = parquet_file_to_data_file(opened.io, opened.metadata, have.file_path)
+        if task.delete_files:
+            return f"deleted rows of {path.name}"
+        if have.record_count != want.record_count:
+            return f"record_count of {path.name}"
+        for each in _COUNTS:
+            if not dict(getattr(have, each) or {}).items() <= dict(getattr(want, each) or {}).items():
+                return f"{each} of {path.name}"
     return None
 
 
@@ -82,7 +127,8 @@ def _follow(
                 for path in gone:
                     overwrite.delete_data_file(present[path])
         if fresh:
-            change.add_files(fresh, about, check_duplicate_files=False)
+            with damage_named(*map(Path, fresh)):
+                change.add_files(fresh, about, check_duplicate_files=False)
 
 
 def _takes(opened: Table, columns: pa.Schema) -> bool:
