@@ -17,12 +17,17 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.types import IntegralType, StringType
 
 from ropewalk.errors import Invalid, InvalidName, RopewalkError, Unavailable
+from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.jcs import encode
+from ropewalk.kernel.ulid import ENTROPY_BYTES, make, parse
 from ropewalk.pipeline.source.offsets import Offset, Range
 from ropewalk.pipeline.source.query import Query, make_query
 from ropewalk.pipeline.source.refusals import marked
@@ -46,7 +51,8 @@ except ModuleNotFoundError:
         """Stand in for the base class."""
 
 
-WRITE_OPTIONS = ("repository", "path", "topic", "topics", "engine")
+WRITE_OPTIONS = ("repository", "path", "topic", "topics", "engine", "time", "keys")
+STREAM_OPTIONS = ("checkpointlocation", "queryname")  # Spark's own, handed on with ours
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +93,12 @@ class RopewalkSource(DataSource):
                 )
         return LogStreamReader(self._query(_kept_options(schema)))
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        options = pick_options(self.options)
+        with _refusals_marked():
+            ours = {name: value for name, value in options.items() if name not in STREAM_OPTIONS}
+            return LogWriter(ours, schema, overwrite)
+
 
 @dataclass
 class WrittenRows(WriterCommitMessage):
@@ -94,12 +106,18 @@ class WrittenRows(WriterCommitMessage):
 
     events: dict[str, dict[str, Any]]
 
+    def add(self, event: dict[str, Any]) -> None:
+        """Add an event; the same one again changes nothing."""
+        if self.events.setdefault(event["ulid"], event) != event:
+            raise Invalid(f"two rows with the ULID {event['ulid']} differ")
 
-class LogWriter(DataSourceWriter):
-    """Append rows with `ulid`, `type` and `payload` (JSON text or VARIANT) to one git log.
+
+class LogWriter(DataSourceWriter, DataSourceStreamWriter):
+    """Append rows with `ulid`, `type` and `payload` (JSON text or VARIANT) to one git log, of a frame or a micro-batch.
 
     The driver appends all rows in order of their ULIDs. An event that the log holds already is not appended again, so
-    a job may be repeated; a ULID with another content, or below the log's last, is refused.
+    a job or a micro-batch may be repeated; a ULID with another content, or below the log's last, is refused. With the
+    options `time` and `keys` the ULID is made from those columns.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -111,7 +129,7 @@ class LogWriter(DataSourceWriter):
                     f"there is no option {name!r}", name=name, advice=f"Options: {', '.join(WRITE_OPTIONS)}."
                 )
         if overwrite:
-            raise Invalid("a log cannot be overwritten", advice='Use .mode("append").')
+            raise Invalid("a log cannot be overwritten", advice='Use the mode "append".')
         if not repository or not topic or "," in topic:
             raise Invalid(
                 "a write must name one repository and one topic", advice='Add .option("topic", NAME).'
@@ -121,39 +139,80 @@ class LogWriter(DataSourceWriter):
                 f"engine must be gitlog, got {options['engine']}",
                 advice="Ledger and gossip events are signed.",
             )
-        if missing := {"ulid", "type", "payload"} - set(schema.names):
+        self.time = options.get("time", "")
+        self.keys = [name.strip() for name in options.get("keys", "").split(",") if name.strip()]
+        if bool(self.time) != bool(self.keys):
+            raise Invalid('the options "time" and "keys" must be given together')
+        wanted = ["type", "payload", *([self.time, *self.keys] if self.time else ["ulid"])]
+        if missing := sorted(set(wanted) - set(schema.names)):
+            names = f"{', '.join(wanted[2:])}, type and payload"
+            raise Invalid(f"rows must have the columns {names}; missing: {', '.join(missing)}")
+        if self.time and not isinstance(kind := schema[self.time].dataType, IntegralType):
             raise Invalid(
-                f"rows must have the columns ulid, type and payload; missing: {', '.join(sorted(missing))}"
+                f"column {self.time} must be milliseconds since 1970, got a {kind.simpleString()}",
+                advice=f"Make it with unix_millis({self.time}).",
             )
+        for name in self.keys:
+            if not isinstance(kind := schema[name].dataType, (StringType, IntegralType)):
+                raise Invalid(
+                    f"column {name} must be a string or an integer to be a key, got a {kind.simpleString()}",
+                    advice="Cast it to a string.",
+                )
         self.repository, self.topic = Path(repository), topic
 
     def write(self, iterator: Iterator[Any]) -> WrittenRows:
-        events: dict[str, dict[str, Any]] = {}
+        from ropewalk.gitlog.core.envelope import seal
+        from ropewalk.gitlog.core.layout import SHIPLOG
+
+        found = WrittenRows({})
         with _refusals_marked():
             for row in iterator:
+                ulid = self._row_ulid(row)
                 payload = row["payload"]
                 text = payload if isinstance(payload, str) or payload is None else payload.toJson()
-                event = {
-                    "ulid": row["ulid"],
-                    "type": row["type"],
-                    "payload": _parse_payload(text, row["ulid"]),
-                }
-                if events.setdefault(row["ulid"], event) != event:
-                    raise Invalid(f"two rows with the ULID {row['ulid']} differ")
-        return WrittenRows(events)
+                event = {"ulid": ulid, "type": row["type"], "payload": _parse_payload(text, ulid)}
+                # What cannot be an event must fail before the driver appends the others: it would be below them then.
+                seal(SHIPLOG, self.topic, event, parse(ulid))
+                found.add(event)
+        return found
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int | None = None,  # noqa: ARG002 - the ULIDs say what the log holds already
+    ) -> None:
         from ropewalk.gitlog.core.envelope import Draft
+        from ropewalk.gitlog.privacy.screening import screen_drafts
         from ropewalk.gitlog.repository.opening import open_repository
 
-        found = [each.events for each in messages if isinstance(each, WrittenRows)]
-        events = {ulid: event for each in found for ulid, event in each.items()}
-        if sum(map(len, found)) != len(events):
-            raise marked(Invalid("a ULID is in rows of several partitions; it must be unique"))
         with _refusals_marked(), open_repository(self.repository) as log:
-            for outcome in log.append_all(self.topic, [Draft(events[ulid]) for ulid in sorted(events)]):
-                if isinstance(outcome, RopewalkError):
-                    raise outcome
+            found = WrittenRows({})
+            for each in messages:
+                for event in each.events.values() if isinstance(each, WrittenRows) else ():
+                    found.add(event)
+            drafts = [Draft(found.events[ulid]) for ulid in sorted(found.events)]
+            policy = log.privacy.policy()
+            _raise_first(screen_drafts([log.privacy.apply(draft, policy) for draft in drafts]))
+            _raise_first(log.append_all(self.topic, drafts))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Do nothing: before the commit no row is in the log."""
+
+    def _row_ulid(self, row: Any) -> str:
+        """Return the row's ULID: its own, or the milliseconds of its time and 80 bits of BLAKE3 over the keys."""
+        if not self.time:
+            return row["ulid"]  # type: ignore[no-any-return]
+        for name in (self.time, *self.keys):
+            if row[name] is None:
+                raise Invalid(f"column {name} must not be null: the ULID is made from it")
+        keys = [str(row[name]) for name in self.keys]
+        return make(row[self.time], blake3(encode(keys))[:ENTROPY_BYTES])
+
+
+def _raise_first(outcomes: Sequence[object]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, RopewalkError):
+            raise outcome
 
 
 def _parse_payload(text: str | None, ulid: str) -> Any:
