@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.disk import key_files
-from ropewalk.errors import RopewalkError, Unverified
+from ropewalk.errors import Damaged, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
@@ -90,6 +93,37 @@ def test_a_second_run_has_nothing_to_do_until_the_channel_grows(spark: Any, worl
     assert len(replays.warehouse.noted("replays")) == 1
     world.ledger("ea.core", 4)
     assert (run().blocks, run().kept) == (6, True)
+
+
+def test_forged_replay_row_folded_again_or_refused(spark: Any, world: World, tmp_path: Path):
+    replays = Replays(Warehouse(tmp_path / "tables"))
+    run = partial(replay_channels, spark, world.path, "counts", SIGNING)
+    (true,) = run()
+    replays.keep([replace(true, state='{"total":0}')], datetime.now(UTC))  # its root is of another state
+    assert replays.last("counts") == {}
+    (found,) = run(known=replays.last("counts"))
+    assert (found.kept, found.state_root) == (False, true.state_root)
+    replays.keep([found], datetime.now(UTC))
+    last, path = replays.last("counts"), replays.warehouse.noted("replays")[-1]
+    assert run(known=last)[0].kept
+    forged = pq.read_table(path, partitioning=None).set_column(7, "state_root", [["00" * 32]])
+    pq.write_table(forged, path)
+    with pytest.raises(Damaged, match=r"replays/replay-[0-9]+\.parquet holds other bytes") as caught:
+        replays.last("counts")
+    assert f"replays.{path.stem}.json" in caught.value.advice_now
+    path.unlink()
+    (replays.warehouse.home / "noted" / f"replays.{path.stem}.json").unlink()
+    assert replays.last("counts") == {}  # as it advises
+
+
+def test_replay_row_without_record_does_not_count(spark: Any, world: World, tmp_path: Path):
+    replays = Replays(Warehouse(tmp_path / "tables"))
+    replays.keep(replay_channels(spark, world.path, "counts", SIGNING), datetime.now(UTC))
+    (path,) = replays.warehouse.noted("replays")
+    path.rename(path.with_name("replay-1.parquet"))
+    assert replays.last("counts") == {}
+    shutil.rmtree(replays.warehouse.home / "noted")  # as a version that recorded nothing left it
+    assert replays.last("counts") == {}
 
 
 def test_broken_snapshots_are_refused_by_name_and_replay_starts_earlier(spark: Any, world: World):

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.disk.repository_paths import find_repository
-from ropewalk.errors import BrokenLink, RangeExceeded, Unverified
+from ropewalk.errors import BrokenLink, Damaged, RangeExceeded, RopewalkError, Unverified
 from ropewalk.kernel.digest import blake3
+from ropewalk.ledger.replay.encoded_state import state_root
 from ropewalk.ledger.replay.reducers import REDUCERS, Reducer, find_reducer
 from ropewalk.ledger.replay.replay import Replay, companion
 from ropewalk.ledger.replay.snapshots import read_snapshots, resume_newest
@@ -25,7 +26,7 @@ from ropewalk.pipeline.jobs.parallel import spread
 from ropewalk.pipeline.jobs.verify import verify_logs
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.offsets import LogName, Offset, Point
-from ropewalk.pipeline.tables.warehouse import Warehouse
+from ropewalk.pipeline.tables.warehouse import HOME, RECORDS, Warehouse, describe_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,13 +91,28 @@ class Replays:
         self.warehouse = warehouse.make()
 
     def last(self, reducer: str) -> dict[str, ReplayedChannel]:
-        """Return the newest row of every channel by a reducer of this name."""
+        """Return the newest row of every channel by a reducer of this name, if its file is recorded and its root holds.
+
+        Raise `Damaged` for a file that holds other bytes than were recorded.
+        """
         import pyarrow.parquet as pq
 
         found: dict[str, ReplayedChannel] = {}
-        for path in self.warehouse.noted("replays"):
+        paths = self.warehouse.noted("replays")
+        records = self.warehouse.records()  # after the files: a file is recorded before it takes its place
+        for path in paths:
+            record = records.get(f"replays/{path.name}")
+            if record is None:
+                continue  # of a version that recorded nothing, or put there by others
+            if describe_file(path) != record:
+                raise Damaged(
+                    f"replays/{path.name} holds other bytes than were recorded",
+                    reason="table",
+                    advice=f"Move {path} and its record {HOME}/{RECORDS}/replays.{path.stem}.json away: "
+                    "the next replay folds from the log.",
+                )
             for row in pq.read_table(path, partitioning=None).to_pylist():
-                if row["reducer"] == reducer and "code" in row:
+                if row["reducer"] == reducer and "code" in row and _holds(row):
                     row.pop("made")
                     found[row["channel"]] = ReplayedChannel(**row)
         return found
@@ -265,6 +281,14 @@ def _verify(
 
 def _id(ledgers: Ledgers, row: dict[str, Any]) -> str:
     return ledgers.id_at(row["channel"], row["begin"]) if row["begin"] >= 0 else ""
+
+
+def _holds(row: dict[str, Any]) -> bool:
+    """Return whether the state of a row has the root that stands beside it."""
+    try:
+        return bool(state_root(json.loads(row["state"])).hex() == row["state_root"])
+    except (ValueError, RecursionError, RopewalkError):
+        return False
 
 
 def _kept(row: ReplayedChannel) -> ReplayedChannel:
