@@ -9,11 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from ropewalk.cli.common.command import Session
+from ropewalk.cli.pipeline.pipeline import status
 from ropewalk.errors import Damaged
 from ropewalk.kernel import jcs
 from ropewalk.kernel.report import Step
 from ropewalk.pipeline.jobs.compact import merge_files
+from ropewalk.pipeline.report.report import render
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.derive import events_schema
@@ -208,3 +212,34 @@ def test_manifest_of_a_later_version_refused(tmp_path: Path):
     path.write_bytes(jcs.encode({**value, "version": 5}))
     with pytest.raises(Damaged, match="version must be 3 or 4, got 5"):
         store.manifests()
+
+
+ODD_RUNS = (
+    "",
+    '{"job":"ingest","started_ms":',
+    "[]",
+    "null",
+    '{"job":"ingest"}',
+    '{"job":7,"started_ms":1}',
+    '{"job":"ingest","started_ms":"1"}',
+    '{"job":"ingest","started_ms":1e300,"entries":1}',
+    '{"job":"ingest","started_ms":1,"ended_ms":null}',
+    '{"job":"ingest","started_ms":1,"rows_per_s":NaN}',
+    '{"job":"ingest","started_ms":1,"rows_per_s":[]}',
+    '{"job":"verify","started_ms":1,"entries":"many"}',
+    '{"job":"verify","started_ms":1,"entries":1,"seconds":-Infinity}',
+)
+
+
+@pytest.mark.parametrize("raw", ODD_RUNS)
+def test_odd_run_record_is_shown_as_failed(tmp_path: Path, raw: str):
+    store = Warehouse(tmp_path / "tables")
+    store.record_run("ingest", 1, {"ok": True, "ended_ms": 2, "rows_per_s": 12.0})
+    (store.home / "runs" / f"{2:015d}-ingest.json").write_text(raw)
+    first, odd = store.runs()
+    assert (first["job"], odd["job"], odd["ok"]) == ("ingest", "unreadable", False)
+    shown = CliRunner().invoke(status, ["--warehouse", str(store.path)], obj=Session())
+    assert shown.exit_code == 0 and "000000000000002-ingest.json cannot be read" in shown.output
+    with store.writing():
+        write_events(store)
+    assert "12 a second" in render(store, 0)

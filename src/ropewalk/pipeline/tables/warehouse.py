@@ -49,6 +49,7 @@ RECORDS, UNRECORDED = "noted", "unrecorded.json"  # in HOME: about the files tha
 ICEBERG = "iceberg"  # a folder in HOME, where Iceberg tables were asked for
 BATCH = re.compile(r"batch(?:=([0-9]+)|-([0-9]+)\.parquet)", re.ASCII)
 VERSION = 4  # of manifests, the files they may name and the columns of tables
+RUN_NUMBERS = ("ended_ms", "seconds", "rows_per_s", "entries")  # in records of runs, where they were measured
 READABLE = (3, VERSION)  # 3: all deployments are in one file, which every batch replaces
 CHUNK = 1 << 20
 
@@ -232,11 +233,10 @@ class Warehouse:
         path = self.inside(HOME, UNRECORDED)
         try:
             raw = read_optional(path)
-            found: dict[str, tuple[str, int] | None] = dict.fromkeys(
-                () if raw is None else jcs.parse_canonical(raw)
-            )
+            value: Any = () if raw is None else jcs.parse_canonical(raw)
+            found: dict[str, tuple[str, int] | None] = dict.fromkeys(value)
             for path in sorted(home.glob("*.json")):
-                value: Any = jcs.parse_canonical(self.inside(HOME, RECORDS, path.name).read_bytes())
+                value = jcs.parse_canonical(self.inside(HOME, RECORDS, path.name).read_bytes())
                 table, _, name = path.stem.partition(".")
                 if value.keys() != {"name", "blake3", "bytes"} or value["name"] != f"{table}/{name}.parquet":
                     raise ValueError(f"it must hold name, blake3 and bytes of {table}/{name}.parquet")
@@ -503,11 +503,24 @@ class Warehouse:
         beside.replace(target)
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return what ran, oldest first."""
-        return [
-            json.loads(self.inside(HOME, "runs", each.name).read_text(encoding="utf-8"))
-            for each in sorted(self.inside(HOME, "runs").glob("*.json"))
-        ]
+        """Return what ran, oldest first; a file that cannot be read as a failed run of the job `unreadable`."""
+        paths = sorted(self.inside(HOME, "runs").glob("*.json"))
+        return [_read_run(self.inside(HOME, "runs", each.name)) for each in paths]
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    """Return the record of a run, with numbers that can be shown: times up to the year 9999."""
+    try:
+        run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        numbers = [run["started_ms"], *(run[name] for name in RUN_NUMBERS if name in run)]
+        if not isinstance(run["job"], str) or not all(
+            0 <= number < 253_402_300_800_000 for number in numbers
+        ):
+            raise ValueError("job must be a string, and times and rates must be positive numbers")
+    except Exception as error:
+        told = f"{HOME}/runs/{path.name} cannot be read: {str(error) or type(error).__name__}"
+        return {"job": "unreadable", "started_ms": 0, "ok": False, "error": told}
+    return run
 
 
 def made_anew(manifests: list[Manifest]) -> list[Manifest]:
