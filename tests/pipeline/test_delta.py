@@ -141,6 +141,12 @@ def test_delta_rows_from_a_retry_count_as_changed(store: Warehouse, logs: tuple[
             "null_count.n of batch=1/part-0.parquet",
         ),
         ('\\"n\\",\\"type\\":\\"long', '\\"n\\",\\"type\\":\\"string', "column n"),
+        (
+            '{"minReaderVersion":1,"minWriterVersion":2}',
+            '{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"],'
+            '"writerFeatures":["deletionVectors"]}',
+            "deleted rows",
+        ),
         ('\\"name\\":\\"n\\"', '\\"name\\":\\"m\\"', "column m"),
     ],
 )
@@ -153,6 +159,29 @@ def test_delta_check_compares_what_readers_skip_by(store: Warehouse, old: str, n
     path.write_text(raw)
     found = check_delta(store, store.manifests())
     assert found == f"the Delta log of events and its files differ about {odd}"
+
+
+def test_delta_check_refuses_mapped_columns(store: Warehouse):
+    path = store.path / "events" / "_delta_log" / "00000000000000000000.json"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for each in lines:
+        if "protocol" in each:
+            each["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if told := each.get("metaData"):
+            told["configuration"] = {
+                "delta.columnMapping.mode": "name",
+                "delta.columnMapping.maxColumnId": "2",
+            }
+            schema = json.loads(told["schemaString"])
+            for at, field in enumerate(schema["fields"]):
+                physical = schema["fields"][1 - at]["name"]
+                field["metadata"] = {
+                    "delta.columnMapping.id": at + 1,
+                    "delta.columnMapping.physicalName": physical,
+                }
+            told["schemaString"] = json.dumps(schema)
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert "about the names of columns" in str(check_delta(store, store.manifests()))
 
 
 def test_delta_of_a_truncated_file_names_it(store: Warehouse):

@@ -19,7 +19,7 @@ from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.pipeline.doctor import _steps
 from ropewalk.errors import Damaged, Invalid, Unverified
 from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark, open_duckdb, read_parquet
-from ropewalk.pipeline.tables.sql import damage_named
+from ropewalk.pipeline.tables.sql import ask, damage_named
 from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
 from tests.pipeline.test_delta import write
 from tests.serving import serving
@@ -122,6 +122,17 @@ def test_duckdb_asks_again_beside_a_writer(store: Warehouse):
     shutil.rmtree(store.path / "deployments")
     with pytest.raises(Damaged, match="cannot be read"):  # no writer did that
         ask_duckdb(store, query, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_spark_asks_again_and_names_damage(spark: Any, store: Warehouse):
+    query = "SELECT count(*) AS n, max(n) AS newest FROM deployments"
+    assert ask(spark, Overtaken(store.path), query, 1).rows == ((2, 3),)
+    (part,) = (store.path / "events" / "batch=1").glob("*.parquet")
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(Damaged, match=f"{part} cannot be read"):
+        ask(spark, store, query, 1)
 
 
 def test_duckdb_time_limit_covers_all_attempts(store: Warehouse):

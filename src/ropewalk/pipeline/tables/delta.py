@@ -84,8 +84,13 @@ def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | No
 
 
 def _odd_columns(opened: DeltaTable, newest: Path) -> str | None:
-    """Return what differs from the columns of the newest file, which has all of its table's."""
+    """Return what differs from the columns of the newest file, which has all of its table's, or hides rows."""
     from deltalake import Schema
+
+    if "deletionVectors" in (opened.protocol().reader_features or ()):
+        return "deleted rows"
+    if "delta.columnMapping.mode" in opened.metadata().configuration:
+        return "the names of columns in files"
 
     have, want = opened.schema().fields, Schema.from_arrow(schema_of(newest)).fields
     differs = {(each.name, str(each.type)) for each in have} ^ {(each.name, str(each.type)) for each in want}

@@ -111,7 +111,8 @@ def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
     noted = {name: paths for name in NOTED if (paths := warehouse.noted(name))}
     for name, paths in recorded.items():
         merge = str(name.startswith("events__")).lower()  # files of one event type may have further columns
-        frame = spark.read.option("mergeSchema", merge).parquet(*map(str, paths))
+        with damage_named(*paths):
+            frame = spark.read.option("mergeSchema", merge).parquet(*map(str, paths))
         columns = [f"parse_json(`{c}`) AS `{c}`" if c in JSON_COLUMNS else f"`{c}`" for c in frame.columns]
         frame.selectExpr(*columns).createOrReplaceTempView(name)
     for name, paths in noted.items():
