@@ -233,3 +233,14 @@ def test_git_repository_is_no_place_for_a_warehouse(tmp_path: Path):
         Warehouse(tmp_path / "log.git").make()
     assert not (tmp_path / "log.git" / "_ropewalk").exists()
     Warehouse(tmp_path / "log.git" / "tables").make()
+
+
+def test_link_of_the_records_folder_refused(store: Warehouse):
+    rows = pq.read_table(store.path.parent / "victim" / "part-0.parquet")
+    store.note("health", "one", rows)
+    replace_by_link(store, "_ropewalk/noted")
+    before = tree(store.path.parent)
+    for act in (store.records, lambda: store.note("health", "two", rows)):
+        with pytest.raises(Damaged, match="symbolic link"):
+            act()
+    assert tree(store.path.parent) == before
