@@ -15,12 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 
 import ropewalk
 from ropewalk.disk import key_files
 from ropewalk.ledger.channel.settings import read_settings
 from ropewalk.pipeline.tables.warehouse import Warehouse
+from tests.docs.snippets import ROOT
 from tests.launched.test_commands import command, run
 from tests.pipeline.killing import check_recorded, ending, executors_of, grow, kill_one
 from tests.pipeline.test_ingest import keys_in_log, keys_of
@@ -254,6 +256,25 @@ def test_filters_do_not_leak_over_connect(world: World, server: str):
     assert _answers(world, "", server) == [12, 47, 17, 47, 2, 47, 144]
 
 
+def _count_daily(world: World, target: Path, program: list[str], environment: dict[str, str]) -> None:
+    """Run examples/spark/daily_counts.py, and compare what it wrote with the log."""
+    done = subprocess.run(
+        [*program, str(ROOT / "examples/spark/daily_counts.py"), str(world.path), str(target)],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sum(pq.read_table(target)["count"].to_pylist()) == len(keys_in_log(world))
+
+
+@needs_jdk
+def test_daily_counts_run_over_connect(world: World, tmp_path: Path, server: str):
+    _count_daily(world, tmp_path / "counts", [sys.executable], {"SPARK_REMOTE": server})
+
+
 class Cluster(NamedTuple):
     """Where the master listens, and the workers' processes."""
 
@@ -264,9 +285,17 @@ class Cluster(NamedTuple):
         return [pid for worker in self.workers for pid in executors_of(worker)]
 
 
+def _home(folder: Path) -> dict[str, str]:
+    """Return the variables of a process that has its home in a folder."""
+    return {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A standalone master and two workers, each a process with its own folder and address: two hosts to Spark."""
+    """A standalone master, two workers and a driver, each with its own home; two hosts to Spark, by their addresses.
+
+    The driver alone has the archive of classes in $ROPEWALK_CACHE.
+    """
     import pyspark
 
     from ropewalk.pipeline.launch.java import find_java
@@ -280,6 +309,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # of the driver too
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
     environment["SPARK_SCALA_VERSION"] = "2.13"  # workers look for it where a build of Spark would have it
+    environment.pop("ROPEWALK_CACHE", None)
+    for name, value in _home(tmp_path / "driver").items():
+        monkeypatch.setenv(name, value)
 
     def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
         folder = tmp_path / name
@@ -295,7 +327,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         java = [str(find_java(os.environ).path), *flags, "-cp", f"{home / 'jars'}/*"]
         return subprocess.Popen(
             [*java, *arguments],
-            env=environment,
+            env=environment | _home(folder),
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -338,8 +370,18 @@ def test_filters_do_not_leak_on_a_cluster(world: World, cluster: Cluster):
 
 
 @needs_jdk
+def test_daily_counts_run_on_a_cluster(world: World, tmp_path: Path, cluster: Cluster):
+    import pyspark
+
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    settings = ["--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1"]
+    program = [submit, "--master", cluster.url, "--driver-memory", "1g", *settings]
+    _count_daily(world, tmp_path / "counts", program, {"PYSPARK_DRIVER_PYTHON": sys.executable})
+
+
+@needs_jdk
 def test_jobs_on_a_cluster_outlive_an_executor(world: World, tmp_path: Path, cluster: Cluster):
-    """Ingest, verify, replay and export on a standalone cluster; each of the first two loses an executor."""
+    """Ingest, verify, replay and export on a standalone cluster; each of the first three loses an executor."""
     chance = random.Random(5)
     key_files.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
     driver = subprocess.Popen(
@@ -354,6 +396,7 @@ def test_jobs_on_a_cluster_outlive_an_executor(world: World, tmp_path: Path, clu
         assert driver.stdout.readline() == "ingested 47\n"
         assert kill_one(cluster.executors, chance, 0.0, gone)
         assert driver.stdout.readline() == "verified passed\n"
+        assert kill_one(cluster.executors, chance, 0.0, gone)
         assert driver.stdout.readline() == "replayed ea.core 5\n"
         bundles = [Path(line.strip()) for line in driver.stdout]
         assert driver.wait(60) == 0
