@@ -1,6 +1,7 @@
 """Count verified events by day and type: a job for `spark-submit`, a standalone cluster or Spark Connect.
 
     spark-submit --master spark://host:7077 daily_counts.py /data/sales.git /data/counts
+    SPARK_REMOTE=sc://host:15002 python daily_counts.py /data/sales.git /data/counts
 
 Every machine needs ropewalk with the extra `spark` and the repository under the same path. A log that does not verify
 ends the job with the entry's name.

@@ -35,6 +35,9 @@ def test_kubernetes_manifest_calls_ingest_as_it_is():
     ingest_command.make_context("ingest", list(container["args"]), resilient_parsing=False)
     mounted = {each["name"] for each in container["volumeMounts"]}
     assert mounted == {each["name"] for each in pod["volumes"]}
+    image = (EXAMPLES / "spark" / "Dockerfile").read_text()
+    assert f"--uid {pod['securityContext']['runAsUser']} ropewalk" in image and '".[spark]"' in image
+    assert container["image"].rpartition("/")[2].partition(":")[0] in re.findall(r"build -t (\S+)", image)
 
 
 @pytest.mark.slow
