@@ -251,6 +251,12 @@ def test_ingest_settings_are_checked():
         parse_watch({"version": 1, "ingest": {"warehouse": "t", "verify": "off"}})
 
 
+@pytest.mark.parametrize("webhooks", [None, 1, "ab", {"a": 1}, [1], ["ab"], [["url", "x"]]])
+def test_watch_webhooks_must_be_objects(webhooks):
+    with pytest.raises(Invalid, match="webhooks"):
+        parse_watch({"version": 1, "webhooks": webhooks})
+
+
 def test_tables_need_a_warehouse():
     with pytest.raises(Invalid, match="warehouse"):
         parse_watch({"version": 1, "tables": {"every_hours": 1}})

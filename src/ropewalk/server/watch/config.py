@@ -79,9 +79,7 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
         alert_channel=_text(parts["alerts"], "channel"),
         observation_channel=_text(parts["observations"], "channel"),
         alertmanager=_text(parts["alertmanager"], "url"),
-        webhooks=tuple(
-            url for each in document.get("webhooks", []) if (url := _text(dict(each), "url")) is not None
-        ),
+        webhooks=_webhooks(document),
         freshness_s=_number(document, "freshness_seconds", DAY_S),
         keep_days=_number(parts["retention"], "keep_days", 0) or None,
         archive=archive,
@@ -97,6 +95,13 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
         ingest_into=_text(parts["ingest"], "warehouse"),
         ingest_verify=verify,
     )
+
+
+def _webhooks(document: dict[str, Any]) -> tuple[str, ...]:
+    found = document.get("webhooks", [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise Invalid('"webhooks" must be a list of objects with a "url"')
+    return tuple(url for each in found if (url := _text(each, "url")) is not None)
 
 
 def _hours(document: dict[str, Any], name: str, default: float) -> float | None:
