@@ -142,9 +142,9 @@ def _check(attributes: Mapping[str, str]) -> None:
             f'"specversion" must be 1.0, got {attributes["specversion"][:20]!r}', where="/specversion"
         )
     for name in attributes:
-        if not ATTRIBUTE.fullmatch(name):
+        if name == "data" or not ATTRIBUTE.fullmatch(name):
             raise InvalidEnvelope(
-                f"CloudEvent attribute names are lowercase letters and digits, got {name[:40]!r}"
+                f'CloudEvent attribute names must be lowercase letters and digits, not "data", got {name[:40]!r}'
             )
 
 
@@ -158,8 +158,8 @@ def _is_json(kind: str) -> bool:
 
 
 def _unpercent(text: str) -> str:
-    raw = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes([int(found[1], 16)]), text.encode("utf-8"))
     try:
+        raw = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes([int(found[1], 16)]), text.encode("utf-8"))
         return raw.decode("utf-8")
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise InvalidEnvelope("a CloudEvent header must be percent-encoded UTF-8") from None

@@ -10,7 +10,7 @@ from cloudevents.v1.http import CloudEvent as TheirEvent
 from cloudevents.v1.http import from_http
 
 from ropewalk.bridge import cloudevents
-from ropewalk.errors import Invalid
+from ropewalk.errors import Invalid, InvalidEnvelope
 
 REQUIRED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 
@@ -67,3 +67,11 @@ def test_binary_data_survives():
     assert found.binary == b"\x89PNG"
     again = cloudevents.parse({"content-type": cloudevents.STRUCTURED}, cloudevents.to_json(found))
     assert again.binary == b"\x89PNG"
+
+
+@pytest.mark.parametrize(("name", "text"), [("data", "x"), ("subject", "\ud800"), ("subject", "%ff")])
+def test_binary_attributes_are_checked(name, text):
+    """Lone surrogates come from brokers whose headers are JSON."""
+    headers = {f"ce-{each}": value for each, value in {**REQUIRED, name: text}.items()}
+    with pytest.raises(InvalidEnvelope, match="CloudEvent"):
+        cloudevents.parse(headers, b"{}")

@@ -475,6 +475,7 @@ def test_commands_run_a_proposal(tmp_path):
         ({"ttl": 5}, "quorum is required"),
         ({"quorum": {"at_least": 1, "group": "owners"}, "ttl": "P101Y"}, "at most 100 years"),
         ({"quorum": {"at_least": 1, "group": "owners"}, "ttl": 10**15}, "at most 100 years"),
+        ({"quorum": {"at_least": 1, "group": "owners"}, "ttl": f"P{'9' * 400}D"}, "at most 100 years"),
         ({"quorum": {"all_of": ["owners"]}, "execute": "x"}, "no group"),
     ],
 )

@@ -109,4 +109,5 @@ def _ttl_ms(said: int | str | None) -> int:
         return said * 1000
     date, _, clock = said.removeprefix("P").partition("T")
     parts = re.findall(r"([0-9.]+)([A-Za-z])", date + clock.lower())
-    return round(sum(float(number) * _UNITS[unit] for number, unit in parts) * 1000)
+    ms = sum(float(number) * _UNITS[unit] for number, unit in parts) * 1000
+    return round(min(ms, TTL_MS_MAX + 1))  # enough digits are infinity
