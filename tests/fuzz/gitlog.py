@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from ropewalk.disk.index_files import IndexExtent
+from ropewalk.disk.index_pages import IndexDamaged
+from ropewalk.errors import Damaged
 from ropewalk.gitlog.compat import entries, ssh_signatures
 from ropewalk.gitlog.core import commit as gitcommit
 from ropewalk.gitlog.core import envelope as gitenvelope
@@ -52,6 +55,13 @@ def _pack_index(raw: bytes) -> None:
         assert entry is not None
 
 
+def _index_extent(raw: bytes) -> None:
+    try:
+        assert IndexExtent.parse(raw).to_bytes() == raw
+    except IndexDamaged as error:  # the index is rebuilt
+        raise Damaged(str(error)) from None
+
+
 def _packed(index: bytes, pack: bytes, oids: tuple[str, ...]) -> None:
     """Objects through a folder of packs, where every byte of index and pack may be wrong."""
     folder = work_folder()
@@ -92,6 +102,7 @@ def _catalogue() -> tuple[Parser, ...]:
         ("git_commit", _git_commit, (commit,)),
         ("git_tree", _git_tree, (b"100644 a\x00" + bytes(20),)),
         ("git_index_file", _pack_index, (_small_pack()[2],)),
+        ("index_extent", _index_extent, (IndexExtent(bytes(8), bytes(16), b"state", 3).to_bytes(),)),
         ("git_index", _git_index, (_small_pack()[2],)),
         ("git_pack", _git_pack, (_small_pack()[1],)),
         ("commit_message", _git_message, (commit.split(b"\n\n", 1)[1],)),

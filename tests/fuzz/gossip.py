@@ -12,7 +12,7 @@ from ropewalk.gossip.core.ids import id_of, key_of
 from ropewalk.gossip.core.profiles import PROFILES
 from ropewalk.gossip.peer import multistream, yamux
 from ropewalk.gossip.sync import wire
-from ropewalk.gossip.sync.discovery import LEARNED_MAX, AddressBook
+from ropewalk.gossip.sync.discovery import LEARNED_MAX, AddressBook, Pattern
 from ropewalk.gossip.sync.questions import (
     ChildrenRequest,
     ChildrenResponse,
@@ -82,6 +82,11 @@ def _addresses(raw: bytes) -> None:
     assert len(book.learned()) <= LEARNED_MAX
 
 
+def _pattern(raw: bytes) -> None:
+    found = Pattern.parse(as_text(raw))
+    assert found.network is not None or found.covers(found.name.replace("*", "a", 1), found.port)
+
+
 def _frames(raw: bytes) -> None:
     """However a stream is cut, the frames are the same."""
     whole = wire.FrameCutter(1000).receive(raw)
@@ -141,6 +146,7 @@ def _catalogue() -> tuple[Parser, ...]:
         ("wire_response_v0.13", _response("v0.13"), _responses("v0.13")),
         ("wire_event", _event, (wire.encode_event(wire.Insert(bytes(20), messages["v0.6"])),)),
         ("wire_addresses", _addresses, (wire.encode_addresses(["ws://a.example.org:1"], ["wss://[::1]:2"]),)),
+        ("address_pattern", _pattern, (b"*.example.org:7447", b"10.0.0.0/8:1", b"[2001:db8::]:65535")),
         ("frames", _frames, (wire.frame(b"abc") + wire.frame(b"") + b"\x85",)),
         ("yamux", _yamux, (_yamux_sample(),)),
         ("multistream", _multistream, (multistream.Dialer("/chat").data_to_send(),)),

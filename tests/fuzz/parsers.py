@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import differential, gitlog, gossip, kernel, ledger, mailbox, remote, stream
+from tests.fuzz import differential, gitlog, gossip, kernel, ledger, mailbox, pipeline, remote, server, stream
 from tests.fuzz.offering import Parser, offer
 
 __all__ = ["PARSERS", "Parser", "offer"]
@@ -15,5 +15,7 @@ PARSERS = (
     *remote.PARSERS,
     *mailbox.PARSERS,
     *stream.PARSERS,
+    *pipeline.PARSERS,
+    *server.PARSERS,
     *differential.PARSERS,
 )

@@ -6,8 +6,10 @@ import inspect
 import json
 import pkgutil
 import re
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,13 @@ from tests.torture import fuzz
 
 FUZZ = Path(__file__).parents[1] / "fuzz"
 VECTORS = Path(__file__).parents[2] / "vectors" / "fuzz"
-READING = re.compile(r"(dag_)?decode(_\w+)?|parse(_\w+)?|open_note|split_cid|read_index|read_packed")
+READING = re.compile(
+    r"(dag_)?decode(_\w+)?|parse(_\w+)?|open_note|split_cid|read_(index|packed|watch)|from_(bytes|json)"
+)
+PACKAGES = (
+    "kernel", "gitlog", "gossip", "ledger", "stream", "net", "disk", "pipeline", "server", "bridge"
+)  # fmt: skip
+TAKES = ("bytes", "str", "str | bytes", "object", "Path")
 # Parsers that are reached through another one, or that turn texts of the command line and of settings into numbers.
 WITHIN = {
     "decode_base64": "envelope",
@@ -27,6 +35,9 @@ WITHIN = {
     "parse_pem": "evidence_trust",
     "parse_head": "segment",
     "parse_range": "range_proof",
+    "Link.parse": "cid",
+    "Frontier.from_bytes": "index_state",
+    "Approval.from_json": "approval",
 }
 every = pytest.mark.parametrize("parser", PARSERS, ids=[parser.name for parser in PARSERS])
 
@@ -88,16 +99,26 @@ def test_no_parser_of_the_product_is_left_out() -> None:
     """Whatever is public, named as a parser and takes bytes or a text is called somewhere in `tests/fuzz`."""
     called = "".join(path.read_text() for path in FUZZ.glob("*.py"))
     missing = []
-    for package in ("kernel", "gitlog", "gossip", "ledger", "stream", "net", "disk"):
+    for package in PACKAGES:
         root = import_module(f"ropewalk.{package}")
         for found in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
-            module = import_module(found.name)
-            for name in vars(module):
-                value = getattr(module, name)
-                if READING.fullmatch(name) and inspect.isfunction(value) and value.__module__ == found.name:
-                    first = next(iter(inspect.signature(value).parameters.values()), None)
-                    takes = first is not None and str(first.annotation) in ("bytes", "str", "Path")
-                    if takes and f"{name}(" not in called and name not in WITHIN:
-                        missing.append(f"{found.name}.{name}")
+            for name, parse in _parsers(import_module(found.name)):
+                words = str(next(iter(inspect.signature(parse).parameters.values())).annotation)
+                takes = words in TAKES or (words == "Any" and name.endswith(".from_json"))
+                if takes and not re.search(rf"\b{re.escape(name)}\(", called) and name not in WITHIN:
+                    missing.append(f"{found.name}: {name}")
     assert not missing
     assert {parser.name for parser in PARSERS} >= set(WITHIN.values())
+
+
+def _parsers(module: ModuleType) -> Iterator[tuple[str, Callable[..., object]]]:
+    """Yield what a module defines under the name of a parser: functions, and class and static methods."""
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        if READING.fullmatch(name) and inspect.isfunction(value):
+            last = module.__name__.rpartition(".")[2]
+            yield (name if "_" in name else f"{last}.{name}"), value
+        for member, kept in vars(value).items() if inspect.isclass(value) else ():
+            if READING.fullmatch(member) and isinstance(kept, classmethod | staticmethod):
+                yield f"{name}.{member}", getattr(value, member)
