@@ -318,8 +318,11 @@ def test_messages_follow_the_contract_of_s1(log):
     row = page["messages"][0]
     assert set(row) == {"ulid", "commit", "content_id", "envelope_path", "canonical_json", "checkpoint_hint"}
     assert json.loads(base64.b64decode(row["canonical_json"]))["ulid"] == first["ulid"]
-    for _ in range(2):
-        log("messages", "read", "--topic", "jobs/a", "--group", "w", "--limit", "1", "--json")
+    after = log("messages", "read", "--topic", "jobs/a", "--since", first["ulid"], "--json").json["messages"]
+    assert [row["ulid"] for row in after] == [second["ulid"]]
+    for published in (first, second):
+        one = log("messages", "read", "--topic", "jobs/a", "--group", "w", "--limit", "1", "--json")
+        assert [row["ulid"] for row in one.json["messages"]] == [published["ulid"]]
     assert log("messages", "read", "--topic", "jobs/a", "--group", "w", "--json").json["messages"] == []
     unknown = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
     assert (
