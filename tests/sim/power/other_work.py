@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ropewalk.errors import Unverified
+from ropewalk.errors import Damaged, Unverified
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.peer.topics import open_log as open_topic
 from ropewalk.gossip.sync.session import pull_from
+from ropewalk.pipeline.jobs.compact import merge_files
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.verify import check_files
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.fault.test_gossip_kills import KEY, TOPIC
-from tests.sim.power.base import Acknowledge, Workload, held
+from tests.sim.power.base import LAST, Acknowledge, Workload, held
 
 
 class GossipAppends(Workload):
@@ -80,6 +82,7 @@ class WarehouseCommits(Workload):
     """Batches of an ingest become part of a warehouse that is made on the way."""
 
     engine = "pipeline"
+    tables: ClassVar[tuple[str, ...]] = ("events", "deployments")
 
     def prepare(self, root: Path) -> None:
         (root / "data").mkdir()
@@ -93,9 +96,10 @@ class WarehouseCommits(Workload):
         with store.writing():
             known = store.manifests()
             files = {}
-            for table in ("events", "deployments"):
+            for table in self.tables:
                 store.staging(table).mkdir(parents=True)
-                pq.write_table(pa.table({"n": [number] * 9}), store.staging(table) / "part-0.parquet")
+                rows = pa.table({"topic": ["a"] * 9, "n": [number] * 9})
+                pq.write_table(rows, store.staging(table) / "part-0.parquet")
                 files[table] = store.put_in_place(table, len(known) + 1)
             batch = len(known) + 1, known[-1].digest if known else None
             store.commit(Manifest(*batch, "s", "strict", 0, Offset(), Offset(), (), files, (), ()), known)
@@ -116,3 +120,38 @@ class WarehouseCommits(Workload):
         before = self.read(root) if (root / "data" / "tables").exists() else []
         yield from held(acknowledged, before)
         yield from super().check(root, acknowledged)
+
+
+class WarehouseMerge(WarehouseCommits):
+    """The small files of a table are merged into one, which replaces them; batches come before and after."""
+
+    tables = ("events__small",)
+
+    def prepare(self, root: Path) -> None:
+        super().prepare(root)
+        for number in (1, 2):
+            self.append(root, number)
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        acknowledge(self.append(root, 3))
+        merge_files(Warehouse(root / "data" / "tables"), 0)
+        acknowledge(self.append(root, 4))
+
+    def append(self, root: Path, number: int) -> str:
+        super().append(root, number)
+        return f"rows {number}"
+
+    def read(self, root: Path) -> list[str]:
+        """Return what the rows of the table say, in order; nine of them are a batch."""
+        if wrong := self.verify(root, deep=True):
+            raise Damaged(wrong)
+        store = Warehouse(root / "data" / "tables")
+        files = store.current_files(store.manifests()).get(self.tables[0], [])
+        found = [n for path in store.paths(files) for n in pq.ParquetFile(path).read()["n"].to_pylist()]
+        return [f"rows {n}" for n in found[::9]] if len(found) % 9 == 0 else ["a part of a batch"]
+
+    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
+        yield from super().check(root, acknowledged)
+        merge_files(Warehouse(root / "data" / "tables"), 0)
+        found = self.read(root)
+        yield from held(["rows 1", "rows 2", *acknowledged, f"rows {LAST}"], found)

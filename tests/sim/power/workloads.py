@@ -34,6 +34,7 @@ WORKLOADS: dict[str, Workload] = {
     "gossip": other_work.GossipAppends(),
     "gossip_sync": other_work.GossipSync(),
     "warehouse": other_work.WarehouseCommits(),
+    "warehouse_merge": other_work.WarehouseMerge(),
     "witness": ledger_work.WitnessSigns(),
 }
 
