@@ -28,7 +28,13 @@ from ropewalk.ledger.proof.proof import head_signer, signed_head
 from ropewalk.ledger.remote.replica import pull_channel
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy, parse_policy
 from ropewalk.ledger.transparency.head_fork import HeadFork
-from ropewalk.ledger.transparency.witness import WatchedLog, WitnessRequest, accept_head, watch_log
+from ropewalk.ledger.transparency.witness import (
+    WatchedLog,
+    WitnessRequest,
+    accept_head,
+    parse_watched,
+    watch_log,
+)
 from ropewalk.server.watch.config import WatchConfig
 from ropewalk.server.watch.rounds import Watch
 from ropewalk.server.watch.schedules import Schedules
@@ -53,6 +59,7 @@ KINDS = (
     "lie",
     "cosign",
     "cosign_lie",
+    "restart_witness",
     "full",
     "clock",
     "watch",
@@ -216,6 +223,11 @@ class World:
             before = len(self.signed)
             self._cosign(number, forked)
             assert len(self.signed) == before, "a witness signed a fork"
+
+    def restart_witness(self, chance: random.Random) -> None:
+        """A witness goes on from its file."""
+        number = chance.randrange(WITNESSES)
+        self.witnesses[number] = parse_watched(self.witnesses[number].to_bytes())
 
     # How it is done
 
