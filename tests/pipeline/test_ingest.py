@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.errors import Conflict, HistoryRewritten, NotFound, Unverified
+from ropewalk.errors import Conflict, Damaged, HistoryRewritten, NotFound, Unverified
 from ropewalk.gitlog.consumers.cursor import read_cursor
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.pipeline import to_arrow
+from ropewalk.pipeline.jobs.compact import merge_files
 from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.jobs.verify import verify_logs
 from ropewalk.pipeline.source.query import make_query
@@ -179,15 +180,19 @@ def test_moved_repository_is_known_by_its_heads(spark: Any, world: World, tmp_pa
 def test_verify_names_a_file_that_is_missing_or_damaged(spark: Any, world: World, tmp_path: Path):
     """Rows of such a file cannot be read and compared; the report must say why, and not ask to try again."""
     store = Warehouse(tmp_path / "tables")
-    ingest(spark, world, store.path, engine="gitlog").once()
-    (path,) = store.path.glob("**/events/**/*.parquet")
-    raw = path.read_bytes()
-    for damage in (lambda: path.write_bytes(raw[:-8] + b"\0" * 8), path.unlink):
-        damage()
-        report = verify_tables(spark, store)
-        (failed,) = [step for step in report.steps if step.status == "failed" and step.name == "files"]
-        assert path.relative_to(store.path).as_posix() in failed.detail
-        assert not report.ok
+    ingest(spark, world, store.path, engine="gitlog", typed=True).once()
+    typed = sorted(each.name for each in store.path.glob("events__*"))[0]
+    for table in ("events", typed):
+        (path,) = store.path.glob(f"{table}/**/*.parquet")
+        raw = path.read_bytes()
+        for damage in (lambda path=path, raw=raw: path.write_bytes(raw[:-8] + b"\0" * 8), path.unlink):
+            damage()
+            report = verify_tables(spark, store)
+            (failed,) = [step for step in report.steps if step.status == "failed" and step.name == "files"]
+            assert path.relative_to(store.path).as_posix() in failed.detail
+            assert not report.ok
+        path.write_bytes(raw)
+    assert verify_tables(spark, store).ok
 
 
 def test_row_groups_hold_one_log_and_its_times(world: World, tmp_path: Path):
@@ -218,6 +223,34 @@ def test_small_ingest_starts_no_session(world: World, tmp_path: Path):
     with pytest.raises(Unverified):
         ingest(start, world, tmp_path / "other").once()
     assert not Warehouse(tmp_path / "other").manifests()
+
+
+@pytest.mark.parametrize("fault", ["flipped", "missing"])
+@pytest.mark.parametrize("table", ["events", "deployments"])
+def test_writers_refuse_damaged_files_they_would_read(world: World, tmp_path: Path, table: str, fault: str):
+    """A file that is written from a damaged one would have a digest of its own: the damage would verify."""
+
+    def unused() -> Any:
+        raise AssertionError("a session was started")
+
+    store = Warehouse(tmp_path / "tables")
+    for _ in range(2):
+        assert ingest(unused, world, store.path).once().rows > 0
+        world.git("prod", 2)
+    path = store.paths(store.current_files(store.manifests())[table])[-1]
+    if fault == "missing":
+        path.unlink()
+    else:
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 3] ^= 1
+        path.write_bytes(raw)
+    kept = {each: each.read_bytes() for each in store.path.rglob("*.parquet")}
+    write = (lambda: merge_files(store, 0)) if table == "events" else ingest(unused, world, store.path).once
+    with pytest.raises(Damaged, match=f"{table}/.*(missing|other bytes)") as caught:
+        write()
+    assert "Restore" in caught.value.advice_now
+    assert len(store.manifests()) == 2
+    assert {each: each.read_bytes() for each in kept} == kept
 
 
 def test_large_ingest_starts_one_session(

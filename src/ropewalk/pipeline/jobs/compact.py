@@ -115,6 +115,8 @@ def merge_files(warehouse: Warehouse, now_ms: int, *, partitioned: bool | None =
         }
         if not files:
             return None
+        for found in files.values():
+            warehouse.require_unchanged(found)
         number = len(manifests) + 1
         merged: dict[str, tuple[StoredFile, ...]] = {}
         for table, found in files.items():
@@ -145,6 +147,7 @@ def merge_files(warehouse: Warehouse, now_ms: int, *, partitioned: bool | None =
 def _to_merge(warehouse: Warehouse, table: str, files: list[StoredFile], wanted: bool) -> list[StoredFile]:
     """Return the files that lie in the wrong folders or mix logs, and small ones where a folder has several."""
     files = [file for file in files if not is_replaced(file.name)]
+    warehouse.require_unchanged(files, deep=False)
     wanted = wanted and table in PARTITIONED
     small: dict[str, list[StoredFile]] = {}
     for file in files:

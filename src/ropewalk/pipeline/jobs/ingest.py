@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.disk.repository_paths import find_repository
-from ropewalk.errors import Conflict, Damaged, HeadMoved, OutOfOrder
+from ropewalk.errors import Conflict, HeadMoved, OutOfOrder
 from ropewalk.gitlog.consumers.cursor import move_cursor, read_cursor
 from ropewalk.pipeline.jobs.lag import write_lag
 from ropewalk.pipeline.source.git_logs import GitLogs
@@ -37,6 +37,7 @@ from ropewalk.pipeline.tables.declared import DeclaredKinds
 from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.recorded import is_there
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
+from ropewalk.pipeline.tables.table_files import is_replaced
 from ropewalk.pipeline.tables.typed import PREFIX, write_typed
 from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Warehouse, write_plainly
 
@@ -265,8 +266,9 @@ class Ingest:
         }
         if not (self.typed or newest):
             return {}
-        earlier = [] if newest else self.warehouse.paths(current.get("events", []))  # asked for only now
-        paths = [*earlier, *sorted(events.glob("*.parquet"))]
+        earlier = [] if newest else current.get("events", [])  # asked for only now
+        self.warehouse.require_unchanged(earlier)
+        paths = [*self.warehouse.paths(earlier), *sorted(events.glob("*.parquet"))]
         made, self.rest = write_typed(paths, newest, self.warehouse.staging(""), self._declared)
         return made
 
@@ -433,15 +435,13 @@ class Ingest:
 
     def _remake_deployments(self, manifests: list[Manifest], latest: Path) -> None:
         current = self.warehouse.current_files(manifests)
-        recorded = self.warehouse.paths(current.get("deployments", []))
-        if missing := [path for path in recorded if not path.exists()]:
-            raise Damaged(
-                f"{missing[0]} is missing, a file of the table deployments",
-                reason="table",
-                advice="Fill another folder anew with `ropewalk pipeline ingest`.",
-            )
+        files = current.get("deployments", [])
+        self.warehouse.require_unchanged(files, deep=False)
+        self.warehouse.require_unchanged(file for file in files if is_replaced(file.name))
+        recorded = self.warehouse.paths(files)
         events = sorted(latest.glob("*.parquet"))
         if not recorded:
+            self.warehouse.require_unchanged(current.get("events", []))
             events = [*self.warehouse.paths(current.get("events", [])), *events]
         write_deployments(
             events,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ropewalk.pipeline.tables.derive import table_schema
 from ropewalk.pipeline.tables.duck import open_duckdb, read_parquet
 from ropewalk.pipeline.tables.row_groups import GROUP_ROWS, open_writer
+from ropewalk.pipeline.tables.sql import damage_named
 from ropewalk.pipeline.tables.table_files import OPEN_FILE, is_replaced
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def write_deployments(
         folder.mkdir(parents=True, exist_ok=True)
     replaced = [path for path in recorded if is_replaced(path.name)]
     rows, settled = read_parquet(events), deployments / "part-0.parquet"
-    with open_duckdb(spill=deployments.parent / "spill") as connection:
+    with damage_named(*recorded, *events), open_duckdb(spill=deployments.parent / "spill") as connection:
         connection.execute(f"CREATE TABLE open AS {_history(rows, 'false')}")
         with open_writer(settled, table_schema("deployments")) as writer:
             count = 0

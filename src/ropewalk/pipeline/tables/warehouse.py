@@ -192,6 +192,28 @@ class Warehouse:
         """Return where the files that manifests name are."""
         return [self.inside(*file.name.split("/")) for file in files]
 
+    def fault_of(self, file: StoredFile, *, deep: bool = True) -> str | None:
+        """Return what is wrong with a file that a manifest names: it is missing, or holds other bytes.
+
+        Unless `deep`, only its size is looked at.
+        """
+        (path,) = self.paths([file])
+        if not path.is_file():
+            return f"{file.name} is missing"
+        if path.stat().st_size != file.size or (deep and digest_file(path) != file.blake3):
+            return f"{file.name} holds other bytes than were written"
+        return None
+
+    def require_unchanged(self, files: Iterable[StoredFile], *, deep: bool = True) -> None:
+        """Refuse damaged files before a writer reads them: their rows would get the digest of another file."""
+        for file in files:
+            if fault := self.fault_of(file, deep=deep):
+                raise Damaged(
+                    fault,
+                    reason="table",
+                    advice="Restore the file from a copy, or fill another folder anew with `ropewalk pipeline ingest`.",
+                )
+
     def noted(self, table: str) -> list[Path]:
         """Return the files of a table that jobs write in addition to those of the manifests, oldest first."""
         return [self.inside(table, each.name) for each in sorted(self.inside(table).glob("*.parquet"))]
