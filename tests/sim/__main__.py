@@ -121,13 +121,11 @@ def main() -> int:
     commit = _commit()  # a commit during a run does not change which code runs
     results = earlier_results(commit)
     names = asked.names or (*WORKLOADS, *WORLDS)
-    workloads = Counter(WORKLOADS[name].engine for name in names if name in WORKLOADS)
+    counts = shares([name for name in names if name in WORKLOADS], asked.states)
     with ProcessPoolExecutor(asked.jobs) as pool:
         jobs = {}
         for name in names:
-            count, job = (asked.worlds, worlds) if name in WORLDS else (asked.states, power)
-            if name in WORKLOADS:
-                count = math.ceil(count / workloads[WORKLOADS[name].engine])
+            count, job = (asked.worlds, worlds) if name in WORLDS else (counts[name], power)
             jobs[pool.submit(job, name, count, seed, asked.minutes * 60)] = name
         for done in as_completed(jobs):
             name = jobs[done]
@@ -137,6 +135,14 @@ def main() -> int:
             whole = write_report(results, commit)
     print(f"states by engine: {whole['states']}\nfaults: {whole['faults']}\nreport: {REPORT}")
     return 0 if all(results[name]["ok"] for name in names) else 1
+
+
+def shares(names: list[str], states: int) -> dict[str, int]:
+    """Return how many disks of each workload are checked, so that those of an engine add up."""
+    parts: Counter[str] = Counter()
+    for name in names:
+        parts[WORKLOADS[name].engine] += WORKLOADS[name].share
+    return {name: math.ceil(states * WORKLOADS[name].share / parts[WORKLOADS[name].engine]) for name in names}
 
 
 def earlier_results(commit: str) -> dict[str, Any]:

@@ -51,6 +51,11 @@ def test_failing_gossip_world_is_minimised(monkeypatch):
     assert str(found.value).count("('") <= 2
 
 
+def test_disks_of_an_engine_add_up():
+    counts = simulation.shares(["gitlog", "gitlog_rollup", "push", "witness"], 9000)
+    assert counts == {"gitlog": 4000, "gitlog_rollup": 4000, "push": 1000, "witness": 9000}
+
+
 def test_worlds_report_the_kinds_that_were_played():
     report = simulation.worlds("stream_worlds", 4, 0, 60)
     assert report["ok"] and report["worlds"] == 4

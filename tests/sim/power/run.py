@@ -76,10 +76,15 @@ def kept(recording: Recording, away: str) -> Recording:
 
 
 def busy_elsewhere(recording: Recording, away: str) -> frozenset[int]:
-    """Return the cuts at which git on the other machine holds a lock: it keeps its power, goes on and lets go."""
+    """Return the cuts that part a call on the other machine from its sync, or at which git there holds a lock.
+
+    It keeps its power: it goes on and lets go.
+    """
     begun: dict[str, int] = {}
     busy: set[int] = set()
     for after, call in enumerate(recording.calls if away else (), 1):
+        if call.kind not in "sd" and (call.second or call.path).startswith(f"{away}/"):
+            busy.add(after)
         if call.kind == "c" and call.path.startswith(f"{away}/") and call.path.endswith(".lock"):
             begun[call.path] = after
         elif call.kind in "ru" and call.path in begun:
