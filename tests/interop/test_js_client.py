@@ -207,6 +207,29 @@ def test_js_follows_key_statements_as_python(tmp_path):
     assert seen >= {"passed", "failed", "partly", "untrusted"}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_js_refuses_a_revoked_bundle_signer_as_python(tmp_path):
+    """The blocks and their key are in order: only the signature of the manifest is of a revoked key."""
+    make_channel(tmp_path / "channel", OLD)
+    path = tmp_path / "trust.json"
+    with opened_with(tmp_path / "channel", NODE) as opened:
+        opened.log.submit(observed(1).raw)
+        reading = opened.channel
+        last = reading.head().height - 1
+        export_blocks(reading.blocks(0, last), STRANGER, tmp_path / "bundle", reading.key_proofs())
+    raw = (tmp_path / "bundle").read_bytes()
+    trusted = Trust((NODE.public,), (STRANGER.public,), OLD.hash).to_bytes()
+    told = [{"key": STRANGER.public.did(), "since": "2024-11-01T12:00:00Z"}]
+    for trust, verdict in (
+        (trusted, "passed"),
+        (json.dumps({**json.loads(trusted), "revocations": told}).encode(), "failed"),
+    ):
+        path.write_bytes(trust)
+        (answer,) = judged_by_node([raw], trust)
+        assert (answer.get("verdict"), judged_by_python(tmp_path, raw, path)) == (verdict, verdict), answer
+
+
 def random_json(chance: random.Random, depth: int = 3) -> Any:
     """Return a value of the JSON model: integers and floats of every width, long texts, keys beyond ASCII."""
     kind = chance.randrange(8 if depth else 6)
