@@ -99,7 +99,7 @@ class CertificateAuthority:
         made = builder.sign(self._key, hashes.SHA256())
         place = self.folder / name
         with hold_folder(self.folder, LOCK_S):
-            place.mkdir(mode=0o700, exist_ok=True)
+            self._disk.make_directories(place, mode=0o700)
             line = {
                 "name": name,
                 "serial": f"{made.serial_number:x}",
@@ -160,7 +160,7 @@ class CertificateAuthority:
 def init_authority(folder: Path, name: str, now: datetime) -> CertificateAuthority:
     """Make an authority in a folder; Conflict if one is there already."""
     disk = Disk()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    disk.make_directories(folder, mode=0o700)
     with hold_folder(folder, LOCK_S):
         if (folder / "ca.key").exists():
             raise Conflict(f"there is an authority in {folder} already", advice="Issue certificates with it.")

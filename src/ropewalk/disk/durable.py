@@ -175,8 +175,8 @@ class Disk:
     def unlink(self, path: Path) -> None:
         os.unlink(path)  # noqa: PTH108
 
-    def make_directories(self, path: Path) -> None:
-        """Make what is missing of a path, and make each new name durable."""
+    def make_directories(self, path: Path, mode: int = 0o777) -> None:
+        """Make what is missing of a path, and make each new name durable; `mode` is that of the last folder."""
         missing = []
         probe = path
         while not probe.is_dir():
@@ -184,7 +184,7 @@ class Disk:
             probe = probe.parent
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                directory.mkdir()
+                directory.mkdir(mode=mode if directory == path else 0o777)
             self.fsync_directory(directory.parent)
 
 

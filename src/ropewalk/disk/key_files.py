@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
 
 from ropewalk.disk import key_encryption
-from ropewalk.disk.durable import open_file, sync, sync_folder
+from ropewalk.disk.durable import Disk, open_file, sync, sync_folder
 from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound, Unavailable
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
@@ -80,7 +80,7 @@ def _taken(name: str) -> Conflict:
 
 def _store(folder: Path, name: str, path: Path, raw: bytes) -> KeyFile:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        Disk().make_directories(folder, mode=0o700)
         _write_new(path, raw)
     except FileExistsError as error:
         raise _taken(name) from error

@@ -10,6 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 MAP_BYTES_FIRST = 16 << 30  # addresses, not disk; the file has the size of what is in it
 MAP_BYTES_MAX = 16 << 40  # where growing stops: something else must be wrong
+FIRST_BYTES = 1 << 20  # of an environment without tables
 READERS_MAX = 1024  # slots in the lock file, shared by all processes
 _COMMIT_AT = 144  # where a meta page has the number of its commit, on 64-bit machines
 READER_WAIT_S = 10.0  # how long growing waits for this process's readers
@@ -153,12 +155,12 @@ class _Shared:
             if is_new and not create:
                 raise NotFound(f"{path} holds no tables", path=str(path))
             Disk().make_directories(path)
+            if is_new:
+                _make_file(path)
             self.env = _open(path, tables, map_bytes)
             try:
                 self.env.reader_check()  # forget readers that died without a word
                 self.dbs = _open_tables(self.env, path, tables, create)
-                if is_new:
-                    Disk().fsync_directory(path)  # LMDB syncs what is in its file, not the file's name
             except BaseException:
                 self.env.close()
                 raise
@@ -194,6 +196,17 @@ class _Shared:
             finally:
                 self.growing = False
                 self.idle.notify_all()
+
+
+def _make_file(path: Path) -> None:
+    """Make an environment without tables, whole or not at all: LMDB refuses a file whose first pages are torn."""
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=path) as folder:
+        env = _open(Path(folder), (), FIRST_BYTES)
+        env.sync(True)
+        env.close()
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.link(Path(folder) / "data.mdb", path / "data.mdb")
+    Disk().fsync_directory(path)
 
 
 def _open(path: Path, tables: tuple[str, ...], map_bytes: int) -> Any:

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ropewalk.disk.durable import Disk, file_errors, sync
 from ropewalk.errors import NotFound, Unavailable
 
 FOLDER_MODE = 0o700
@@ -63,7 +64,10 @@ def find_repository(start: Path) -> RepositoryPaths:
 
 
 def make_repository(path: Path) -> tuple[RepositoryPaths, list[str]]:
-    """Make a bare repository at `path`, or add to the one that is there; also say what was done."""
+    """Make a bare repository at `path`, or add to the one that is there; also say what was done.
+
+    It is on disk when this returns: entries are durable only if the repository around them is.
+    """
     found = _git_dir_at(absolute(path))
     if found is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise Unavailable(
@@ -78,7 +82,21 @@ def make_repository(path: Path) -> tuple[RepositoryPaths, list[str]]:
         if not folder.is_dir():
             folder.mkdir(mode=FOLDER_MODE, parents=True)
             done.append(f"made {folder.relative_to(git_dir)}/")
+    with file_errors(f"syncing {git_dir}"):
+        Disk().make_directories(git_dir / "objects" / "pack")  # missing after a power cut while git made it
+        if done:
+            _sync(git_dir)
     return place, done
+
+
+def _sync(git_dir: Path) -> None:
+    """Sync what git needs to open a repository: neither git nor libgit2 does so when it makes one."""
+    for name in ("HEAD", "config"):
+        with (git_dir / name).open("rb") as stream:
+            sync(stream.fileno())
+    for name in ("objects/pack", "objects/info", "objects", "refs", "ropewalk", ".", ".."):
+        if (git_dir / name).is_dir():
+            Disk().fsync_directory(git_dir / name)
 
 
 def _opened(path: Path, found: Path | None) -> Path:
@@ -87,6 +105,8 @@ def _opened(path: Path, found: Path | None) -> Path:
 
     try:
         if found is None:
+            with file_errors(f"making {path}"):
+                Disk().make_directories(path)
             return Path(pygit2.init_repository(str(path), bare=True).path).absolute()
         pygit2.Repository(str(found))
     except pygit2.GitError as error:

@@ -26,9 +26,7 @@ class StateFolder:
         """Make the folder, where it is missing; only its owner may look inside."""
         with self._telling():
             if not self.folder.is_dir():
-                self._disk.make_directories(self.folder.parent)
-                self.folder.mkdir(mode=0o700)
-                self._disk.fsync_directory(self.folder.parent)
+                self._disk.make_directories(self.folder, mode=0o700)
 
     @contextlib.contextmanager
     def locked(self, wait_s: float) -> Iterator[None]:

@@ -89,3 +89,12 @@ def test_sync_failure_is_never_a_fallback(macos, monkeypatch, tmp_path):
     with (tmp_path / "file").open("wb") as stream, pytest.raises(OSError, match="I/O error"):
         durable.sync(stream.fileno())
     assert macos == []
+
+
+def test_make_directories_syncs_each_new_name(tmp_path, monkeypatch):
+    """Before, the parents of new channels, keys and evidence were made without a sync."""
+    synced: list[Path] = []
+    monkeypatch.setattr(Disk, "fsync_directory", lambda _self, path: synced.append(path))
+    Disk().make_directories(tmp_path / "a" / "b", mode=0o700)
+    assert synced == [tmp_path, tmp_path / "a"]
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700

@@ -156,10 +156,8 @@ class PrivateStore:
 
     def _open_folder(self) -> None:
         if not self.folder.is_dir():
-            self.folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                self.folder.mkdir(mode=FOLDER_MODE)
-            self._disk.fsync_directory(self.folder.parent)
+            self._disk.make_directories(self.folder.parent, FOLDER_MODE)
+            self._disk.make_directories(self.folder, FOLDER_MODE)
         if self.folder.stat().st_mode & 0o077:
             self.folder.chmod(FOLDER_MODE)
 

@@ -79,7 +79,7 @@ def compare_with_channel(path: Path, channel: Channel) -> ForkComparison:
             same += 1  # the index was wrong, the log was not
             continue
         folder = channel.folder / "evidence"
-        folder.mkdir(exist_ok=True)
+        Disk().make_directories(folder)
         kept = folder / f"fork-{record.height}-{record.hash.hex()[:16]}.json"
         Disk().replace(kept, fork.to_bytes(), mode=0o600)
         return ForkComparison(name, same, alone, fork)

@@ -343,7 +343,7 @@ class OpenLog(Closing):
 
     def _keep_evidence(self, name: str, raw: bytes) -> None:
         folder = self.channel.folder / "evidence"
-        folder.mkdir(exist_ok=True)
+        Disk().make_directories(folder)
         if not (folder / name).exists():
             write_file(folder / name, raw)
 

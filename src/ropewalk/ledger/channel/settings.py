@@ -67,7 +67,7 @@ def create_channel(
         "policy_hash": None if policy is None else policy.hash.hex(),
     }
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        Disk().make_directories(folder, mode=0o700)
         if policy is not None:
             write_file(folder / "policy.json", policy.to_bytes())
         make_mark(folder, Disk())

@@ -194,7 +194,7 @@ def vote(folder: Path, act: KeyAct, approver: PublicKey) -> None:
                 advice=f"Two would fork the channel. The first is {path}; remove it only if it was never carried out.",
             )
         return
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    Disk().make_directories(folder, mode=0o700)
     Disk().replace(path, raw)
 
 

@@ -76,7 +76,7 @@ def move_version(
     moved, raw = _moved(home, version, stage, sunset=sunset, grace_days=grace_days, recorded=recorded)
     path = _path(home)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        Disk().make_directories(path.parent)
         Disk().replace(path, raw, mode=0o600)
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error

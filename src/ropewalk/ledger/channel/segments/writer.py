@@ -151,17 +151,20 @@ class SegmentWriter(Segments, Closing):
         After a failure nothing more is written: the system may have dropped the pages it could not write.
         """
         try:
-            self._disk.fsync(self._fd)
-            if self._unsynced_folder:
-                self._disk.fsync_directory(self.files_folder)
-                self._disk.fsync_directory(self.folder)
-                self._unsynced_folder = False
+            self._sync_segment()
             if self._pending is not None and self._mark is not None:
                 self._mark.write(self._pending)
                 self._pending = None
         except OSError as error:
             self._broken = f"sync: {error.strerror}"
             raise Unavailable(f"channel {self.folder.name}: sync: {error.strerror}") from error
+
+    def _sync_segment(self) -> None:
+        self._disk.fsync(self._fd)
+        if self._unsynced_folder:
+            self._disk.fsync_directory(self.files_folder)
+            self._disk.fsync_directory(self.folder)
+            self._unsynced_folder = False
 
     def sync_mark(self) -> None:
         """Make the mark durable too, before the log is installed."""
@@ -268,7 +271,7 @@ class SegmentWriter(Segments, Closing):
 
     def _begin_segment(self, height: int) -> None:
         if self._fd >= 0:
-            self._disk.fsync(self._fd)
+            self._sync_segment()  # with its name: a segment after one that is gone would be damage
             if self._mark is not None:
                 self._mark.sync()
         path = self.path(height)
