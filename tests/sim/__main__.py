@@ -18,13 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim import git_world, gossip, gossip_live, ledger_world, rights_world, stream_world
-from tests.sim.power.run import FAULTS, faster, remembered_signatures, simulate, simulate_faults, simulate_rot
+from tests.sim.power.run import (
+    FAULTS,
+    faster,
+    remembered_signatures,
+    simulate,
+    simulate_again,
+    simulate_faults,
+    simulate_rot,
+)
 from tests.sim.power.workloads import WORKLOADS
 
 REPORT = Path("build/simulate.json")
 MIXES = 24
 PASS = 1000  # states of one kind of fault before the next has its turn, at least
-MODES = ("cut", "rot", *FAULTS)
+MODES = ("cut", "rot", "again", *FAULTS)
 WORLDS = {
     "worlds": gossip,
     "live_worlds": gossip_live,
@@ -63,6 +71,8 @@ def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
             report = simulate(name, seed=seed + seeds, mixes=MIXES, **left)
         elif kind == "rot":
             report = simulate_rot(name, seed=seed + seeds, **left)
+        elif kind == "again":
+            report = simulate_again(name, seed=seed + seeds, **left)
         else:
             report = simulate_faults(name, kind, seed=seed + seeds, **left)
         seeds += 1

@@ -17,7 +17,15 @@ from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.table import TABLES
 from tests.sim.power.recording import Call, Recording
 from tests.sim.power.rot import damaged_states, without_sectors
-from tests.sim.power.run import FAULTS, check_state, in_sector, recorded, simulate_faults, simulate_rot
+from tests.sim.power.run import (
+    FAULTS,
+    check_state,
+    in_sector,
+    recorded,
+    simulate_again,
+    simulate_faults,
+    simulate_rot,
+)
 from tests.sim.power.states import CrashState, crash_states, last_state
 from tests.sim.power.workloads import WORKLOADS
 from tests.tools import needs
@@ -26,6 +34,7 @@ from tests.unit.ledger.making import NODE
 CC = needs("cc")
 ENGINES = ("ledger", "gitlog", "gossip", "warehouse", "witness")
 QUICK = {("ledger", "sync"), ("gitlog", "full"), ("gossip", "eio"), ("warehouse", "short")}
+QUICK |= {("ledger_threads", "slow"), ("gitlog_threads", "slow")}
 OTHERS = [name for name in WORKLOADS if name not in ENGINES]
 REST = [(name, kind) for name in WORKLOADS for kind in FAULTS if (name, kind) not in QUICK]
 
@@ -45,6 +54,13 @@ def test_failing_call_loses_nothing(name, kind):
 
 @CC
 @pytest.mark.parametrize("name", [*ENGINES, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
+def test_recovery_may_be_cut_off(name):
+    report = simulate_again(name, seed=seed_of(name), limit=30)
+    assert report["ok"], report
+
+
+@CC
+@pytest.mark.parametrize("name", [*ENGINES, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
 def test_rot_is_never_the_log(name):
     report = simulate_rot(name, seed=seed_of(name), limit=30)
     assert report["ok"], report
@@ -52,7 +68,7 @@ def test_rot_is_never_the_log(name):
 
 def states_after(name: str, fault: str | None) -> list[list[str]]:
     """Return what does not hold after each of the cuts of one recording."""
-    mixes = 9 if name == "gossip" else 1
+    mixes = 9 if name.startswith("gossip") else 1
     with recorded(name, fault) as (recording, folder):
         places = [cut for cut in range(len(recording.calls) + 1) if not in_sector(recording, cut)]
         states = crash_states(recording, seed=1, mixes=mixes, cuts=places)
@@ -71,6 +87,11 @@ def states_after(name: str, fault: str | None) -> list[list[str]]:
         ("gossip", "sync:4:1"),
         # The folder of the manifests was not synced: a committed batch was gone.
         ("warehouse", None),
+        # The folder of all channels was not synced in its parent: a new channel was gone.
+        # The name of a segment was not synced before the next one began: the channel was refused for good.
+        ("ledger_new", None),
+        # The first pages of a new store were torn: LMDB refused it.
+        ("gossip_new", None),
     ],
 )
 def test_defect_found_stays_mended(name, fault):
@@ -120,6 +141,23 @@ def test_rotten_gossip_message_is_not_read():
     for read in (lambda: list(log.iterate()), lambda: list(log.arrivals()), lambda: log.get(id)):
         with pytest.raises(DigestMismatch, match="is stored under key"):
             read()
+
+
+def test_slow_sync_covers_what_was_there_when_it_began():
+    calls = (
+        Call("c", 2, 0, "new", "", b""),
+        Call("w", 2, 0, "new", "", b"x" * 512),
+        Call("B", 2, 0, "new", "", b""),
+        Call("b", 9, 0, ".", "", b""),
+        Call("w", 2, 512, "new", "", b"y" * 512),
+        Call("c", 3, 0, "late", "", b""),
+        Call("s", 2, 0, "new", "", b""),
+        Call("d", 9, 0, ".", "", b""),
+    )
+    states = list(crash_states(Recording(frozenset({"."}), {}, calls), seed=1, mixes=9, cuts=[len(calls)]))
+    assert {state.files["new"][1][:512] for state in states} == {b"x" * 512}
+    assert any(len(state.files["new"][1]) == 512 for state in states)
+    assert any("late" not in state.files for state in states)
 
 
 def test_failed_sync_drops_pages_for_good():

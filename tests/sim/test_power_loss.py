@@ -15,7 +15,7 @@ from tests.sim.power.workloads import WORKLOADS
 from tests.tools import needs
 
 CC = needs("cc")
-FAST = ("ledger", "gitlog", "gossip", "warehouse", "witness")
+FAST = ("ledger", "gitlog", "gossip", "warehouse", "witness", "ledger_new", "gitlog_new", "gossip_new")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in WORKLOADS if name not in FAST]
 
 

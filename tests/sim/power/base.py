@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
 from ropewalk.errors import Replayed, RopewalkError
 
-__all__ = ["Acknowledge", "Workload", "held"]
+__all__ = ["Acknowledge", "Workload", "held", "in_log_order", "together"]
 
 Acknowledge = Callable[[str], None]
 LAST = 99  # the number of the entry that a check appends
@@ -95,6 +96,24 @@ class Workload(ABC):
     def _late(self, found: object, before: list[str]) -> bool:
         """Return whether only an append whose answer was an error came on top."""
         return isinstance(found, list) and found[:-1] == before
+
+
+def together(append: Callable[[int], str], acknowledge: Acknowledge) -> None:
+    """Append from four threads at once, three entries each; raise the first error when all have ended."""
+
+    def several(start: int) -> None:
+        for number in range(start, start + 3):
+            acknowledge(append(number))
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(several, 100 + 10 * n) for n in range(4)]:
+            each.result()
+
+
+def in_log_order(acknowledged: list[str], found: list[str]) -> list[str]:
+    """Return receipts that threads got in any order as they are in the log, lost ones first."""
+    places = {each: place for place, each in enumerate(found)}
+    return sorted(acknowledged, key=lambda each: places.get(each, -1))
 
 
 def held(acknowledged: Sequence[str], found: Sequence[str]) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from ropewalk.bridge.mirror import mirror
 from ropewalk.disk.repository_paths import make_repository
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.opening import open_repository
@@ -16,7 +17,7 @@ from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.sharing.exchange import push
 from ropewalk.gitlog.store.rollup import roll_up
 from ropewalk.repository_check import verify_gitlogs
-from tests.sim.power.base import Acknowledge, Workload
+from tests.sim.power.base import Acknowledge, Workload, in_log_order, together
 
 
 def event(number: int) -> dict[str, object]:
@@ -71,6 +72,43 @@ def verdict(log: GitRepository, deep: bool) -> str:
     """Return what verification finds wrong, empty if nothing."""
     report = verify_gitlogs(log.store, deep=deep)
     return "" if report.ok else str(report.to_json())
+
+
+class GitThreads(GitAppends):
+    """Four threads share commits."""
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        with open_repository(root / "log.git") as log:
+            together(lambda number: log.append("demo", event(number)).ulid, acknowledge)
+
+    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
+        yield from super().check(root, in_log_order(acknowledged, self.read(root)))
+
+
+class GitNew(GitAppends):
+    """A repository is made, gets its first events and a second log."""
+
+    def prepare(self, root: Path) -> None:
+        pass
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        for number in range(2):
+            acknowledge(self.append(root, number))
+        with open_repository(root / "log.git") as log:
+            log.append("other", event(2))
+            acknowledge(log.append("demo", event(3)).ulid)
+
+    def append(self, root: Path, number: int) -> str:
+        make_repository(root / "log.git")
+        return super().append(root, number)
+
+    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
+        try:
+            make_repository(root / "log.git")
+        except Unavailable:
+            if not acknowledged:  # it is half made; the advice is another folder
+                shutil.rmtree(root / "log.git")
+        yield from super().check(root, acknowledged)
 
 
 class GitRollUp(GitAppends):

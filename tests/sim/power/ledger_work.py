@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ropewalk.errors import Conflict, Replayed, RopewalkError
+from ropewalk.errors import Conflict, NotFound, Replayed, RopewalkError
 from ropewalk.ledger.archive.pack import pack_channel
 from ropewalk.ledger.archive.restore import restore_channel
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
 from ropewalk.ledger.envelope.model import envelope_id
+from ropewalk.ledger.ingest.ports import IngestLimits
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.witness import parse_request
 from ropewalk.ledger.transparency.witness_folder import make_witness, open_witness
-from tests.sim.power.base import Acknowledge, Workload
+from tests.sim.power.base import Acknowledge, Workload, in_log_order, together
 from tests.unit.ledger.archiving import TRUST, archived, failures, filled
 from tests.unit.ledger.heading import LOG, NOW_S, SECRET, WITNESS, SmallLog
 from tests.unit.ledger.making import NODE, observed, opened
@@ -72,6 +73,47 @@ class LedgerAppends(Workload):
             rebuild_index(root, CHANNEL)  # indexes are not synced; verify names the remedy
             report = verify_stored(root, CHANNEL, deep=deep, trust=trust)
         return "" if report.ok else str(report.to_json())
+
+
+class LedgerThreads(LedgerAppends):
+    """Four threads share blocks."""
+
+    retried = tuple(start + n for start in range(100, 140, 10) for n in range(3))
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        with opened(root) as ledger:
+            together(lambda number: submitted(ledger, number), acknowledge)
+
+    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
+        yield from super().check(root, in_log_order(acknowledged, self.read(root)))
+
+
+class LedgerNew(LedgerAppends):
+    """A channel is made in an empty home, and each block begins a segment."""
+
+    retried = tuple(range(10, 16))
+
+    def prepare(self, root: Path) -> None:
+        pass
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        for number in (10, 11, 12):
+            acknowledge(self.append(root, number))
+        with opened(root / "home", segment_bytes=1, limits=IngestLimits(block_envelopes=1)) as ledger:
+            for receipt in ledger.log.submit_many(observed(n).raw for n in (13, 14, 15)):
+                if isinstance(receipt, RopewalkError):
+                    raise receipt
+                acknowledge(receipt.envelope_id.hex())
+
+    def append(self, root: Path, number: int) -> str:
+        with opened(root / "home", wait_s=60, segment_bytes=1) as ledger:
+            return submitted(ledger, number)
+
+    def read(self, root: Path) -> list[str]:
+        return super().read(root / "home")
+
+    def verify(self, root: Path, deep: bool) -> str:
+        return super().verify(root / "home", deep)
 
 
 class LedgerRotation(LedgerAppends):
@@ -193,3 +235,23 @@ class WitnessSigns(Workload):
     def _sign(self, root: Path, log: SmallLog, name: str) -> None:
         tiles = log.publish(root.with_name(f"{root.name}-{name}"))
         open_witness(root / "watch").cosign(parse_request(log.head()), SECRET, NOW_S, tiles)
+
+
+class WitnessNew(WitnessSigns):
+    """A witness is made, learns of a log, and signs its first heads."""
+
+    def prepare(self, root: Path) -> None:
+        pass
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        make_witness(root / "watch", WITNESS.name, "watcher", SECRET).add(LOG.verifier)
+        super().work(root, acknowledge)
+
+    def append(self, root: Path, number: int) -> str:
+        try:
+            watch = open_witness(root / "watch")
+        except NotFound:
+            watch = make_witness(root / "watch", WITNESS.name, "watcher", SECRET)
+        if not watch.logs():
+            watch.add(LOG.verifier)
+        return super().append(root, number)

@@ -53,6 +53,26 @@ class GossipAppends(Workload):
             return "" if report.ok else str(report.to_json())
 
 
+class GossipNew(GossipAppends):
+    """A topic is made in a folder below one that is missing."""
+
+    def prepare(self, root: Path) -> None:
+        pass
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        for number in range(3):
+            acknowledge(self.append(root, number))
+
+    def append(self, root: Path, number: int) -> str:
+        return super().append(root / "topics", number)
+
+    def read(self, root: Path) -> list[str]:
+        return super().read(root / "topics")
+
+    def verify(self, root: Path, deep: bool) -> str:
+        return super().verify(root / "topics", deep)
+
+
 class GossipSync(GossipAppends):
     """A peer pulls from another; after a cut it pulls the rest."""
 

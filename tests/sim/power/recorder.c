@@ -8,6 +8,7 @@
  *   eio    a write fails (EIO)
  *   full   a write or a new name fails (ENOSPC)
  *   short  a write writes half of its bytes
+ *   slow   a sync takes a while, in which other threads go on; recorded as B (b for a folder) where it begins
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,6 +27,8 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#define SLOW_US 3000
 
 static char root[PATH_MAX];
 static size_t root_length;
@@ -204,6 +207,12 @@ static int syncing(int fd, int number) {
   struct stat found;
   int ours = path_of(fd, path) && fstat(fd, &found) == 0;
   if (ours) enter();
+  if (ours && fails("slow", path)) {
+    put(S_ISDIR(found.st_mode) ? 'b' : 'B', found.st_ino, 0, path, NULL, NULL, 0);
+    leave();
+    usleep(SLOW_US);
+    enter();
+  }
   if (ours && S_ISREG(found.st_mode) && fails("sync", path)) {
     put('f', found.st_ino, 0, path, NULL, NULL, 0);
     errno = EIO; leave();

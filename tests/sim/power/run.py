@@ -38,12 +38,14 @@ __all__ = [
     "recorded",
     "remembered_signatures",
     "simulate",
+    "simulate_again",
     "simulate_faults",
     "simulate_rot",
 ]
 
-FAULTS = ("sync", "eio", "full", "short")  # of calls; the recorder explains them
-FULL_CALLS = 3  # how long a disk stays full
+FAULTS = ("sync", "eio", "full", "short", "slow")  # of calls; the recorder explains them
+CALLS = {"full": 3, "slow": 10**9}  # how many calls in a row meet a fault; one of the others
+CALLS_AGAIN = 30  # one of so many fails while a disk is opened again
 CUTS = 5  # power cuts after a call has failed, with its end
 STRICT = signatures.SCHEMES["ed25519"]
 REBOOTED = time.time() - 600
@@ -287,7 +289,6 @@ def simulate_faults(
 ) -> dict[str, Any]:
     """Let one call after another of a workload fail; the process goes on, and the power is cut some time later."""
     count, chance = _Count(limit, seconds), random.Random(f"{seed} {name} {kind}")
-    length = FULL_CALLS if kind == "full" else 1
     with recorded(name, f"{kind}:{10**9}:1") as (whole, _):
         places = list(range(1, whole.eligible + 1))
     chance.shuffle(places)
@@ -295,7 +296,7 @@ def simulate_faults(
         if count.enough():
             break
         try:
-            with recorded(name, f"{kind}:{at}:{length}") as (recording, folder):
+            with recorded(name, f"{kind}:{at}:{CALLS.get(kind, 1)}") as (recording, folder):
                 calls = len(recording.calls)
                 cuts = {calls, *(chance.randrange(calls) for _ in range(CUTS - 1))}
                 cuts -= busy_elsewhere(recording, WORKLOADS[name].away)
@@ -306,6 +307,43 @@ def simulate_faults(
                     count.add(state, check_state(WORKLOADS[name], state, folder), kind, fault=f"{kind}:{at}")
         except WorkloadFailed as error:
             count.fail([str(error)], fault=f"{kind}:{at}")
+    return count.report(name, seed, len(whole.calls))
+
+
+def simulate_again(name: str, *, seed: int, limit: int, seconds: float = 1e9) -> dict[str, Any]:
+    """Cut off the writer that opens a disk after a cut; one of its calls may fail. The next writer opens that disk."""
+    count, chance, workload = _Count(limit, seconds), random.Random(f"{seed} {name} again"), WORKLOADS[name]
+    with recorded(name) as (whole, folder):
+        root = folder / "again"
+        while not count.enough():
+            after = chance.randrange(len(whole.calls) + 1)
+            if after in busy_elsewhere(whole, workload.away):
+                continue
+            firsts = crash_states(whole, seed=chance.randrange(1 << 30), mixes=3, cuts=(after,))
+            first = chance.choice(list(firsts))
+            fault = chance.choice(("", *FAULTS))
+            at = chance.randrange(1, CALLS_AGAIN)
+            where = {"first": [first.after, first.choice], "fault": f"{fault}:{at}"}
+            _lay_out(first, str(root))
+            try:
+                failing = f"{fault}:{at}:{CALLS.get(fault, 1)}" if fault else None
+                opening = record(root, f"{name} again", failing)
+                opening = kept(opening, workload.away)
+                calls = len(opening.calls)
+                cuts = {calls, *(chance.randrange(calls + 1) for _ in range(CUTS - 1))}
+                cuts -= busy_elsewhere(opening, workload.away)
+                cuts = {cut for cut in cuts if not in_sector(opening, cut)}
+                for state in crash_states(opening, seed=seed, mixes=1, cuts=cuts):
+                    if count.enough():
+                        break
+                    both = replace(state, acknowledged=first.acknowledged + state.acknowledged)
+                    found = check_state(workload, both, folder)
+                    count.add(both, found, *filter(None, ("again", fault)), **where)
+            except WorkloadFailed as error:
+                count.fail([str(error)], **where)
+            finally:
+                for path in folder.glob("again*"):
+                    _remove(str(path)) if path.is_dir() else path.unlink()
     return count.report(name, seed, len(whole.calls))
 
 

@@ -40,7 +40,7 @@ class CrashState:
         return hash((self.folders, tuple(sorted(self.files.items())), self.acknowledged))
 
 
-PENDING, SYNCED, DROPPED = "pending", "synced", "dropped"
+PENDING, COVERED, SYNCED, DROPPED = "pending", "covered", "synced", "dropped"
 
 
 @dataclass(slots=True)
@@ -79,10 +79,18 @@ class _File:
         else:
             self.changes.append(_Change(offset, data))
 
-    def sync(self) -> None:
-        """Make what is pending durable; what a failed sync dropped stays uncertain."""
+    def begin_sync(self) -> None:
+        """Take note of what a slow sync covers: not what is written before it ends."""
         for change in self.changes:
             if change.state == PENDING:
+                change.state = COVERED
+
+    def sync(self) -> None:
+        """Make what is pending durable; what a failed sync dropped stays uncertain."""
+        if not any(change.state == COVERED for change in self.changes):
+            self.begin_sync()
+        for change in self.changes:
+            if change.state == COVERED:
                 change.state = SYNCED
         settled = next((n for n, each in enumerate(self.changes) if each.state != SYNCED), len(self.changes))
         self.durable = content(_File(self.durable, self.changes[:settled]), [])
@@ -91,7 +99,7 @@ class _File:
     def drop(self) -> None:
         """Take note that a sync failed."""
         for change in self.changes:
-            if change.state == PENDING and change.data is not None:
+            if change.state in (PENDING, COVERED) and change.data is not None:
                 change.state = DROPPED
 
 
@@ -103,6 +111,9 @@ class _Disk:
         self.names = {path: inode for path, (inode, _) in recording.files.items()}
         self.files = {inode: _File(bytearray(raw)) for inode, raw in recording.files.values()}
         self.pending: list[Call] = []  # of names
+        self.covered: dict[
+            str, list[Call]
+        ] = {}  # by folder: names that were pending when a slow sync of it began
         self.acknowledged = b""
 
     def take(self, call: Call) -> None:
@@ -126,16 +137,25 @@ class _Disk:
                 self._file(call).sync()
             case "f":
                 self._file(call).drop()
+            case "B":
+                self._file(call).begin_sync()
+            case "b":
+                self.covered[call.path] = self._pending_in(call.path)
             case "d":
-                of_folder = [each for each in self.pending if _folder(each) == call.path]
-                for each in of_folder:
+                synced = self.covered.pop(call.path, None)
+                synced = self._pending_in(call.path) if synced is None else synced
+                for each in synced:
                     _rename(self.names, self.folders, each)
-                self.pending = [each for each in self.pending if _folder(each) != call.path]
+                done = {id(each) for each in synced}
+                self.pending = [each for each in self.pending if id(each) not in done]
             case "r" if call.inode not in self.files:  # a folder
                 if not self._born(call):
                     self.pending.append(replace(call, kind="R"))
             case _:
                 self.pending.append(call)
+
+    def _pending_in(self, folder: str) -> list[Call]:
+        return [each for each in self.pending if _folder(each) == folder]
 
     def _born(self, call: Call) -> bool:
         """Move a folder that is not durable yet to its new name, with all in it; a sync there makes it durable."""
@@ -146,6 +166,7 @@ class _Disk:
             inside = path == call.path or path.startswith(f"{call.path}/")
             return call.second + path.removeprefix(call.path) if inside else path
 
+        self.covered.clear()  # they have other names now
         self.names = {moved(path): inode for path, inode in self.names.items()}
         self.folders = {moved(path) for path in self.folders}
         self.pending = [

@@ -24,35 +24,45 @@ __all__ = ["WORKLOADS"]
 
 WORKLOADS: dict[str, Workload] = {
     "ledger": ledger_work.LedgerAppends(),
+    "ledger_threads": ledger_work.LedgerThreads(),
+    "ledger_new": ledger_work.LedgerNew(),
     "ledger_rotation": ledger_work.LedgerRotation(),
     "ledger_archive": ledger_work.LedgerArchive(),
     "ledger_restore": ledger_work.LedgerRestore(),
     "gitlog": git_work.GitAppends(),
+    "gitlog_threads": git_work.GitThreads(),
+    "gitlog_new": git_work.GitNew(),
     "gitlog_rollup": git_work.GitRollUp(),
     "push": git_work.GitPush(),
     "bridge": git_work.GitMirror(),
     "gossip": other_work.GossipAppends(),
+    "gossip_new": other_work.GossipNew(),
     "gossip_sync": other_work.GossipSync(),
     "warehouse": other_work.WarehouseCommits(),
     "warehouse_merge": other_work.WarehouseMerge(),
     "witness": ledger_work.WitnessSigns(),
+    "witness_new": ledger_work.WitnessNew(),
 }
 
 
 def run(name: str, root: Path) -> None:
     """Do the work of one workload; the recorder sees every receipt in its place among the calls.
 
-    After an error of the disk the same process goes on, as a server does.
+    After an error of the disk the same process goes on, as a server does. `NAME again` opens a disk and goes on there.
     """
+    name, _, opens = name.partition(" ")
     descriptor = os.open(root / ACKNOWLEDGED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def acknowledge(receipt: str) -> None:
         os.write(descriptor, f"{receipt}\n".encode())
 
     try:
-        WORKLOADS[name].work(root, acknowledge)
+        if not opens:
+            WORKLOADS[name].work(root, acknowledge)
+        for number in (40, 41) if opens else ():
+            acknowledge(WORKLOADS[name].append(root, number))
     except (RopewalkError, OSError):
-        if "RECORD_FAULT" not in os.environ:
+        if "RECORD_FAULT" not in os.environ and not opens:
             raise
         try:
             WORKLOADS[name].again(root, acknowledge)
