@@ -17,9 +17,11 @@ import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -54,14 +56,15 @@ def fuzz(
     started = time.monotonic()
     known = {each.name: kept_inputs(each.name) for each in PARSERS if names is None or each.name in names}
     parsers: dict[str, Any] = {}
-    for name in sorted(known, key=lambda name: known[name]["executions"]):
-        if time.monotonic() - started > seconds:
-            break
-        parsers[name] = _fuzz_apart(name, runs // 5 if name in SLOW else runs)
-        corpus = parsers[name].pop("corpus", [])
-        if keep and not parsers[name]["findings"]:
-            _keep(name, corpus, parsers[name]["executions"])
-        print(f"  {name}: {parsers[name]['executions']:,} executions", file=sys.stderr, flush=True)
+    with FuzzServer() as server:
+        for name in sorted(known, key=lambda name: known[name]["executions"]):
+            if time.monotonic() - started > seconds:
+                break
+            parsers[name] = server.fuzz(name, runs // 5 if name in SLOW else runs)
+            corpus = parsers[name].pop("corpus", [])
+            if keep and not parsers[name]["findings"]:
+                _keep(name, corpus, parsers[name]["executions"])
+            print(f"  {name}: {parsers[name]['executions']:,} executions", file=sys.stderr, flush=True)
     findings = sum(len(each["findings"]) for each in parsers.values())
     return {
         "ok": not findings,
@@ -87,36 +90,68 @@ def _install() -> None:
     subprocess.run([*pip, "--target", str(TOOLS), "-r", str(LOCK)], check=True)
 
 
-def _fuzz_apart(name: str, runs: int) -> dict[str, Any]:
-    """One parser in a process of its own: what hangs or kills it is a finding too."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        answer = Path(folder) / "answer.json"
+class FuzzServer:
+    """A process with every parser loaded and instrumented, which takes 20 s; it forks for each parser."""
+
+    def __init__(self) -> None:
         path = [str(TOOLS.absolute()), str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
-        # It ends without cleaning up, by itself or killed: all that it leaves is to be in one place.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "TMPDIR": folder}
-        command = [sys.executable, "-m", "tests.torture.fuzz", "--one", name, str(runs), folder]
-        try:
-            ended = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
-            )
-            said = ended.stderr[-2000:]
-        except subprocess.TimeoutExpired:
-            said = f"not done after {SECONDS_MAX} s"
-        if answer.exists():
-            return dict(json.loads(answer.read_text()))
-        return {
-            "executions": 0,
-            "taken": 0,
-            "findings": [{"error": "the process ended by itself", "said": said}],
-        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.torture.fuzz", "--serve"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __enter__(self) -> FuzzServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def fuzz(self, name: str, runs: int) -> dict[str, Any]:
+        """Fuzz one parser in a process of its own: what hangs or kills it is a finding too."""
+        memory = Path("/dev/shm")
+        with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+            assert self._process.stdin is not None and self._process.stdout is not None
+            print(json.dumps([name, runs, folder]), file=self._process.stdin, flush=True)
+            said = self._process.stdout.readline()
+            answer = Path(folder) / "answer.json"
+            if answer.exists():
+                return dict(json.loads(answer.read_text()))
+            why = json.loads(said) if said else "the server ended"
+        return {"executions": 0, "taken": 0, "findings": [{"error": "the process ended by itself", "said": why}]}
+
+
+def _serve() -> None:
+    """Fork for every line of stdin, and answer with the end of what the child wrote to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the fuzzer writes there
+    atheris = importlib.import_module("atheris")
+    with atheris.instrument_imports(include=["ropewalk"]):
+        importlib.import_module("tests.fuzz.parsers")
+    for line in sys.stdin:
+        name, runs, folder = json.loads(line)
+        said = Path(folder) / "said"
+        child = os.fork()
+        if not child:
+            os.environ["TMPDIR"] = folder  # it ends without cleaning up: all that it leaves is to be in one place
+            tempfile.tempdir = None
+            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+            _fuzz_here(name, runs, Path(folder))
+        late = threading.Timer(SECONDS_MAX, os.kill, (child, signal.SIGKILL))
+        late.start()
+        os.waitpid(child, 0)
+        late.cancel()
+        print(json.dumps(said.read_text(errors="replace")[-2000:]), file=answers, flush=True)
 
 
 def _fuzz_here(name: str, runs: int, folder: Path) -> None:
     """Feed one parser until it had enough; never returns."""
+    from tests.fuzz.parsers import PARSERS, offer
+
     atheris = importlib.import_module("atheris")
-    with atheris.instrument_imports(include=["ropewalk"]):
-        from tests.fuzz.parsers import PARSERS, offer
     parser = next(each for each in PARSERS if each.name == name)
     corpus, start = CORPUS / name, folder / "start"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -201,11 +236,12 @@ def main() -> int:
     options.add_argument(
         "--keep", action="store_true", help="write the inputs that reached new code as vectors"
     )
-    options.add_argument("--one", nargs=3, metavar=("NAME", "RUNS", "FOLDER"), help=argparse.SUPPRESS)
+    options.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--again", nargs=2, metavar=("NAME", "HEX"), help="give one input to one parser")
     asked = options.parse_args()
-    if asked.one:
-        _fuzz_here(asked.one[0], int(asked.one[1]), Path(asked.one[2]))
+    if asked.serve:
+        _serve()
+        return 0
     if asked.again:
         from tests.fuzz.parsers import PARSERS, offer
 
