@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import threading
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ import pytest
 
 from ropewalk.errors import Conflict, Damaged, HistoryRewritten, NotFound, Unverified
 from ropewalk.gitlog.consumers.cursor import read_cursor
+from ropewalk.gitlog.sharing.git_command import run_git
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.jobs.compact import merge_files
@@ -223,6 +225,30 @@ def test_small_ingest_starts_no_session(world: World, tmp_path: Path):
     with pytest.raises(Unverified):
         ingest(start, world, tmp_path / "other").once()
     assert not Warehouse(tmp_path / "other").manifests()
+
+
+@pytest.mark.parametrize("seconds", [99_999_999_999_999, 999_999_999_999_999_999, -999_999_999_999_999_999])
+def test_ingest_takes_authors_of_any_time(tmp_path: Path, seconds: int):
+    """Whoever may push a commit chooses its author's date."""
+    world = World.make(tmp_path / "log.git")
+    (commit,) = world.messages("a", 1)
+    shown = run_git(world.place.git_dir, "cat-file", "commit", commit).stdout
+    odd = re.sub(rb"(author .*> )\d+", rb"\g<1>%d" % seconds, shown, count=1)
+    assert odd != shown
+    made = subprocess.run(
+        ["git", "-C", world.path, "hash-object", "-t", "commit", "-w", "--literally", "--stdin"],
+        input=odd,
+        capture_output=True,
+        check=True,
+    )
+    ref = "refs/gatos/messages/a/head"
+    run_git(world.place.git_dir, "update-ref", ref, made.stdout.decode().strip())
+    (world.place.home / "seen" / ref).unlink()
+    warehouse = tmp_path / "tables"
+    assert ingest(lambda: None, world, warehouse, typed=True).once().rows == 1
+    (path,) = (warehouse / "commits").rglob("*.parquet")
+    (row,) = pq.read_table(path, partitioning=None).to_pylist()
+    assert row["author_time"] is None and row["time"] is not None
 
 
 @pytest.mark.parametrize("fault", ["flipped", "missing"])

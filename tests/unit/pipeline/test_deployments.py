@@ -129,3 +129,15 @@ def test_one_file_of_an_earlier_version_is_split(tmp_path: Path):
     whole, wanted = make(tmp_path / "whole", [*rows, *later], [])
     assert earlier not in files and rows_of(files) == rows_of(whole)
     assert rows_of_measures(measures) == rows_of_measures(wanted)
+
+
+def test_times_beyond_the_calendar_are_null(tmp_path: Path):
+    """An event can name any time; DuckDB reads these, other readers of tables raise."""
+    odd = ("infinity", "294246-12-31T00:00:00Z", "0001-01-01 (BC) 00:00:00+00", "2024-11-01T12:30:00Z")
+    rows = [
+        {**event(height, "success", "web", 0), "payload": json.dumps({"committed_at": text})}
+        for height, text in enumerate(odd)
+    ]
+    files, _ = make(tmp_path / "1", rows, [])
+    found = [(row["committed"] is None, row["lead_time_s"]) for row in rows_of(files)]
+    assert found == [(True, 3600)] * 3 + [(False, 1800)]

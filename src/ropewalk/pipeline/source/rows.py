@@ -27,6 +27,9 @@ Engine: TypeAlias = Literal["gitlog", "gossip", "ledger"]
 Verdict: TypeAlias = Literal["passed", "failed", "not_checked"]
 ENGINES: tuple[Engine, ...] = ("gitlog", "gossip", "ledger")
 ROW_NAMES = {"time": "time_us", "payload_json": "payload"}  # of columns with another name in a row
+YEARS_US = range(
+    -62_135_596_800_000_000, 253_402_300_800_000_000
+)  # 1 to 9999: what readers of tables can show
 
 
 class GitEntry(NamedTuple):
@@ -49,7 +52,14 @@ class GitEntry(NamedTuple):
 @lru_cache(256)
 def _people(author: GitSignature, committer: GitSignature) -> bytes:
     names = (("author", author), ("committer", committer))
-    said = {k: {"name": readable(p.name), "email": readable(p.mail), "time": p.time_s} for k, p in names}
+    said = {
+        k: {
+            "name": readable(p.name),
+            "email": readable(p.mail),
+            "time": p.time_s if abs(p.time_s) <= jcs.INTEGER_MAX else None,
+        }
+        for k, p in names
+    }
     return jcs.encode(said)[:-1]
 
 
@@ -66,6 +76,15 @@ def readable(name: str) -> str:
 @lru_cache(256)
 def _author(author: GitSignature) -> str:
     return f"{readable(author.name)} <{readable(author.mail)}>"
+
+
+def table_time(time_us: int) -> int | None:
+    """Return a time as tables hold it: None beyond the years 1 to 9999. Git lets an author write any other.
+
+    >>> table_time(0), table_time(10**18)
+    (0, None)
+    """
+    return time_us if time_us in YEARS_US else None
 
 
 class Row(NamedTuple):
@@ -121,7 +140,7 @@ def gitlog_row(
         content_id,
         parents,
         height,
-        ulid.time_ms(document["ulid"]) * 1_000,
+        table_time(ulid.time_ms(document["ulid"]) * 1_000),
         str(document.get("type")),
         None if (payload := document.get("payload")) is None else jcs.encode_foreign(payload),
         None if commit is None else _author(commit.author),
@@ -146,7 +165,7 @@ def usual_row(topic: str, height: int, oid: str, below: str, event: UsualEvent) 
         event.content_id,
         (below,),
         height,
-        _time_ms(name[:10]) * 1_000,
+        _time_us(name[:10]),
         document["type"],
         _payload(document, event.raw),
         _author(event.author),
@@ -161,8 +180,8 @@ def usual_row(topic: str, height: int, oid: str, below: str, event: UsualEvent) 
 
 
 @lru_cache(256)
-def _time_ms(digits: str) -> int:
-    return ulid.time_ms(ulid.Ulid(digits + "0" * 16))
+def _time_us(digits: str) -> int | None:
+    return table_time(ulid.time_ms(ulid.Ulid(digits + "0" * 16)) * 1_000)
 
 
 def _payload(document: dict[str, Any], raw: bytes) -> bytes:

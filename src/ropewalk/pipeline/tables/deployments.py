@@ -27,14 +27,16 @@ _PASSED = "engine = 'gitlog' AND verdict = 'passed'"
 # One deployment for each event, without a look at any other event.
 _ROWS = """
 SELECT coalesce(found[1], topic) AS env, found[2] AS service, found[3] AS artifact, found[4] AS status,
-  try_cast(found[5] AS TIMESTAMPTZ) AS started, try_cast(found[6] AS TIMESTAMPTZ) AS ended,
-  try_cast(payload->>'$.committed_at' AS TIMESTAMPTZ) AS committed, found[7] AS reason, found[8] AS ticket,
+  {started} AS started, {ended} AS ended, {committed} AS committed, found[7] AS reason, found[8] AS ticket,
   author, topic, height, entry_id AS commit
 FROM (SELECT *, json_extract_string(entry, ['$.trailer.env', '$.trailer.what.service', '$.trailer.what.artifact',
   '$.trailer.status', '$.trailer.when.start_ts', '$.trailer.when.end_ts', '$.trailer.why.reason',
   '$.trailer.why.ticket']) AS found FROM {events} WHERE {part})
 WHERE found[2] IS NOT NULL AND found[4] IS NOT NULL
 """
+# A time in the years 1 to 9999, which every reader can show: an event can name any other, also 'infinity'.
+_TIME = """CASE WHEN try_cast({0} AS TIMESTAMPTZ) >= '0001-01-01' AND try_cast({0} AS TIMESTAMPTZ) < '10000-01-01'
+  THEN try_cast({0} AS TIMESTAMPTZ) END"""
 # What a later deployment may change: the current one of its service and place, and failures that none made good yet.
 _OPEN = "current OR (status = 'failed' AND recovery_s IS NULL AND ended IS NOT NULL)"
 _CARRIED = """
@@ -117,7 +119,9 @@ def write_deployments(
 
 def _history(events: str, part: str, before: str = "") -> str:
     """Return the query for the deployments of a part of some events, after the rows of `before`."""
-    return _HISTORY.format(rows=f"{before} {_ROWS.format(events=events, part=part)}")
+    named = {"started": "found[5]", "ended": "found[6]", "committed": "(payload->>'$.committed_at')"}
+    times = {name: _TIME.format(text) for name, text in named.items()}
+    return _HISTORY.format(rows=f"{before} {_ROWS.format(events=events, part=part, **times)}")
 
 
 def _parts(connection: duckdb.DuckDBPyConnection, events: str) -> Iterator[str]:

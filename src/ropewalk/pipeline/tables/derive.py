@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ropewalk.pipeline.source.rows import Columns, Engine, readable
+from ropewalk.pipeline.source.rows import Columns, Engine, readable, table_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,7 @@ def _commits(values: dict[str, Any]) -> Iterator[Values]:
                 kind,
                 readable(author.name),
                 readable(author.mail),
-                author.time_s * 1_000_000,
+                table_time(author.time_s * 1_000_000),
                 status if isinstance(status, str) else None,
                 entry.trailer,
                 verdict,
