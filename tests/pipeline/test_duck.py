@@ -17,9 +17,9 @@ import pytest
 
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.pipeline.doctor import _steps
-from ropewalk.errors import Damaged, Invalid, Unverified
+from ropewalk.errors import Damaged, Invalid, Unavailable, Unverified
 from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark, open_duckdb, read_parquet
-from ropewalk.pipeline.tables.sql import ask, damage_named
+from ropewalk.pipeline.tables.sql import ATTEMPTS, ask, damage_named
 from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
 from tests.pipeline.test_delta import write
 from tests.serving import serving
@@ -122,6 +122,14 @@ def test_duckdb_asks_again_beside_a_writer(store: Warehouse):
     shutil.rmtree(store.path / "deployments")
     with pytest.raises(Damaged, match="cannot be read"):  # no writer did that
         ask_duckdb(store, query, 1)
+
+
+def test_duckdb_calls_no_busy_writer_damage(store: Warehouse):
+    asked = Overtaken(store.path)
+    asked.writes = ATTEMPTS
+    with pytest.raises(Unavailable, match="a writer replaced files"):
+        ask_duckdb(asked, "SELECT count(*) FROM deployments", 1)
+    assert not asked.writes
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ropewalk.errors import Damaged, Invalid, RopewalkError, Usage
+from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -138,13 +138,22 @@ def ask(
 
 
 def ask_again(warehouse: Warehouse, read: Callable[[], T]) -> T:
-    """Return what `read` returns; call it again if it failed and there are more batches than before it."""
+    """Return what `read` returns; call it again if it failed and there are more batches than before it.
+
+    After the last attempt, raise `Unavailable` where files were missing: a writer that replaces them is no damage.
+    """
     for attempt in range(ATTEMPTS):
         known = _batches(warehouse)
         try:
             return read()
-        except Exception:
-            if attempt + 1 == ATTEMPTS or _batches(warehouse) == known:
+        except Exception as error:
+            if _batches(warehouse) == known:
+                raise
+            if attempt + 1 == ATTEMPTS:
+                if isinstance(error, Damaged):
+                    raise Unavailable(
+                        f"a writer replaced files of {warehouse.path} during all of {ATTEMPTS} attempts to read them"
+                    ) from error
                 raise
     raise AssertionError("the last attempt answers or raises")
 
