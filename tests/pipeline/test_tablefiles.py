@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +13,7 @@ from ropewalk.errors import Conflict, Damaged, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.jobs.compact import merge_files
+from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.jobs.replay import Replays
 from ropewalk.pipeline.report.report import render
 from ropewalk.pipeline.tables.delta import check_delta, keep_delta
@@ -21,6 +22,7 @@ from ropewalk.pipeline.tables.table_files import safe_path
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.test_delta import write
+from tests.pipeline.world import World
 
 NAMES = (
     "{victim}",
@@ -63,16 +65,17 @@ def store(tmp_path: Path) -> Warehouse:
     return made
 
 
-def poison(store: Warehouse, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the first manifest and mend the chain, as an attacker who can write would."""
-    above = None
+def poison(store: Warehouse, change: Callable[[dict[str, Any]], None], number: int = 1) -> None:
+    """Change a manifest and mend the chain, as an attacker who can write would."""
+    above, value = None, {}
     for path in sorted((store.home / "batches").glob("*.json")):
-        value: Any = jcs.parse_canonical(path.read_bytes())
-        if above is None:
+        value = cast(dict[str, Any], jcs.parse_canonical(path.read_bytes()))
+        if value["number"] == number:
             change(value)
         value["previous"] = above
         path.write_bytes(jcs.encode(value))
         above = blake3(path.read_bytes()).hex()
+    (store.home / "head.json").write_bytes(jcs.encode({"number": value["number"], "digest": above}))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -121,6 +124,47 @@ def test_manifest_table_name_must_be_plain(store: Warehouse):
 def test_manifest_replaces_only_known_files(store: Warehouse):
     poison(store, lambda value: value.update(replaces=["../victim/part-0.parquet"]))
     check_refused(store)
+
+
+def _begin_at(position: int) -> Callable[[dict[str, Any]], None]:
+    def change(value: dict[str, Any]) -> None:
+        value["start"]["logs"]["gitlog"]["a"]["position"] = position
+
+    return change
+
+
+def _make_anew_without_a(value: dict[str, Any]) -> None:
+    value["replaces"] = ["blocks/batch=1/part-empty.parquet"]
+    for side in ("start", "end"):
+        value[side]["logs"]["gitlog"] = {"b": {"position": 0 if side == "start" else 1, "head": ""}}
+
+
+@pytest.mark.parametrize(
+    ("change", "step", "wanted"),
+    [
+        (_begin_at(3), "manifests", "batch 2 must continue gitlog log a at 2"),
+        (_begin_at(1), "manifests", "batch 2 must continue gitlog log a at 2"),
+        (_make_anew_without_a, "manifests", "batch 2 must continue gitlog log a at 0, up to 2 or further"),
+        (
+            lambda value: value["files"]["events"][0].update(rows=0),
+            "files",
+            "has 2 rows, its manifest says 0",
+        ),
+    ],
+    ids=["gap", "overlap", "left out", "rows"],
+)
+def test_verify_compares_ranges_and_rows_of_manifests(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], step: str, wanted: str
+):
+    """Entries between two batches, or in both, were compared with no log; Delta and Iceberg counted rows as told."""
+    world, nothing = World.make(tmp_path / "log.git"), cast(Any, None)
+    store = Warehouse(tmp_path / "tables")
+    for _ in range(2):
+        world.messages("a", 2)
+        Ingest(lambda: nothing, world.path, store.path, now_ms=world.now_ms).once()
+    poison(store, change, 2)
+    failed = [each for each in verify_tables(nothing, store).steps if each.status == "failed"]
+    assert failed[0].name == step and wanted in failed[0].detail
 
 
 @pytest.mark.parametrize("name", [name for name in LINKS if not name.startswith("_")])
