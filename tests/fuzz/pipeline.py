@@ -19,7 +19,8 @@ OFFSET = Offset(
 FILES: dict[str, tuple[StoredFile, ...]] = {
     "events": (StoredFile("events/batch=1/part-0.parquet", "0" * 64, 900, 7),)
 }
-MANIFEST = Manifest(1, None, "s", "strict", 1_730_462_400_000, Offset(), OFFSET, ({"topic": "prod"},), FILES)
+LOG = {"engine": "gitlog", "topic": "prod", "start": 0, "end": 4, "rows": 4, "rejected": 0, "root": ""}
+MANIFEST = Manifest(1, None, "s", "strict", 1_730_462_400_000, Offset(), OFFSET, (LOG,), FILES)
 
 
 def _manifest(raw: bytes) -> None:

@@ -28,6 +28,15 @@ from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.pipeline.world import NOON_MS, World
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+LOG: dict[str, Any] = {
+    "engine": "gitlog",
+    "topic": "prod",
+    "start": 0,
+    "end": 4,
+    "rows": 4,
+    "rejected": 0,
+    "root": "",
+}
 SCHEMA = pa.schema([("n", pa.int64()), ("time", pa.timestamp("us", tz="UTC"))])
 
 
@@ -118,7 +127,7 @@ def test_a_merge_replaces_files_and_changes_no_row(store: Warehouse):
     assert newest.version() == delta_versions(store, store.manifests())["events"]
 
 
-@pytest.mark.parametrize("logs", [(), ({"engine": "ledger", "topic": "prod"},)])
+@pytest.mark.parametrize("logs", [(), (LOG,)])
 def test_delta_rows_from_a_retry_count_as_changed(store: Warehouse, logs: tuple[dict[str, Any], ...]):
     """A merge moves rows, which change feeds pass over; `quarantine retry` replaces files, too, but brings rows."""
     old = tuple(file.name for file in store.current_files(store.manifests())["events"])

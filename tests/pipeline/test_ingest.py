@@ -279,6 +279,24 @@ def test_writers_refuse_damaged_files_they_would_read(world: World, tmp_path: Pa
     assert {each: each.read_bytes() for each in kept} == kept
 
 
+@pytest.mark.parametrize("table", ["events", "events_rejected"])
+@pytest.mark.parametrize("kept", [None, 100])
+def test_ingest_names_damaged_rows_of_a_channel(world: World, tmp_path: Path, table: str, kept: int | None):
+    """What a channel holds already is read from the tables: damage there ended as a defect of ropewalk."""
+    store = Warehouse(tmp_path / "tables")
+    ingest(lambda: None, world, store.path).once()
+    world.ledger("ea.core", 4)
+    (file,) = store.current_files(store.manifests())[table]
+    (path,) = store.paths([file])
+    raw = path.read_bytes()
+    path.unlink()
+    if kept is not None:
+        path.write_bytes(raw[:kept])
+    with pytest.raises(Damaged, match=f"{path} cannot be read"):
+        ingest(lambda: None, world, store.path).once()
+    assert len(store.manifests()) == 1
+
+
 def test_large_ingest_starts_one_session(
     spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,9 +23,10 @@ from ropewalk.errors import Damaged, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.encoded_state import state_root
 from ropewalk.ledger.replay.reducers import find_reducer
 from ropewalk.ledger.replay.replay import companion
-from ropewalk.pipeline.jobs.replay import Replays, replay_channels
+from ropewalk.pipeline.jobs.replay import ReplayedChannel, Replays, replay_channels
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.launched.test_commands import command
 from tests.pipeline.tampering import change_payload
@@ -123,6 +125,21 @@ def test_replay_row_without_record_does_not_count(spark: Any, world: World, tmp_
     path.rename(path.with_name("replay-1.parquet"))
     assert replays.last("counts") == {}
     shutil.rmtree(replays.warehouse.home / "noted")  # as a version that recorded nothing left it
+    assert replays.last("counts") == {}
+
+
+@pytest.mark.parametrize("odd", [{"state": None}, {"zone": "a"}, None], ids=["no state", "column", "others"])
+def test_odd_replay_row_does_not_count(tmp_path: Path, odd: dict[str, Any] | None):
+    """A recorded file may be of another version; its rows are folded again."""
+    row = ReplayedChannel("a", "counts", "", 1, 1, 1, "00", state_root({}).hex(), "{}")
+    replays = Replays(Warehouse(tmp_path / "tables"))
+    replays.keep([row], datetime.fromtimestamp(1, UTC))
+    assert replays.last("counts") == {"a": row}
+    (path,) = replays.warehouse.noted("replays")
+    known = pq.read_table(path).to_pylist()[0]
+    replays.warehouse.note(
+        "replays", path.stem, pa.Table.from_pylist([{**known, **odd} if odd else {"n": 1}])
+    )
     assert replays.last("counts") == {}
 
 

@@ -25,7 +25,7 @@ from ropewalk.pipeline.tables.table_files import OPEN_FILE
 from ropewalk.pipeline.tables.verify import check_files, verify_tables
 from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
 from tests.pipeline.killing import Crash, Mortal
-from tests.pipeline.test_delta import write
+from tests.pipeline.test_delta import LOG, write
 from tests.tools import needs_that
 from tests.unit.pipeline.test_deployments import event
 
@@ -160,7 +160,7 @@ def write_events(store: Warehouse, *, version: int = 4, anew: bool = False) -> N
         files["deployments"] = (store._stored(target),)
     gone = [file.name for name in ("events", "deployments") for file in current[name]] if anew else []
     previous = known[-1].digest if known else None
-    logs, nothing = ({"topic": "prod"},), Offset()
+    logs, nothing = (LOG,), Offset()
     store.commit(
         Manifest(number, previous, "s", "strict", 0, nothing, nothing, logs, files, (), tuple(gone), version),
         known,
@@ -212,6 +212,33 @@ def test_manifest_of_a_later_version_refused(tmp_path: Path):
     path.write_bytes(jcs.encode({**value, "version": 5}))
     with pytest.raises(Damaged, match="version must be 3 or 4, got 5"):
         store.manifests()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"source": None},
+        {"verify": "no"},
+        {"made_ms": "0"},
+        {"made_ms": 2**53 - 1},
+        {"logs": [1]},
+        {"logs": [{**LOG, "root": None}]},
+        {"logs": [{"topic": "prod"}]},
+        {"faults": [{}]},
+        {"replaces": [[]]},
+    ],
+)
+def test_manifest_with_odd_members_refused(tmp_path: Path, odd: dict[str, Any]):
+    store = Warehouse(tmp_path / "tables")
+    with store.writing():
+        write(store, 1, *TABLES, logs=(LOG,))
+    (path,) = store.batches.glob("*.json")
+    value: Any = jcs.parse_canonical(path.read_bytes())
+    path.write_bytes(jcs.encode({**value, **odd}))
+    shown = CliRunner().invoke(status, ["--warehouse", str(store.path)], obj=Session())
+    assert isinstance(shown.exception, Damaged) and f"manifest {path.name} cannot be read" in str(
+        shown.exception
+    )
 
 
 ODD_RUNS = (

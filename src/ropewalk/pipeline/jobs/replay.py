@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from ropewalk.pipeline.jobs.parallel import spread
 from ropewalk.pipeline.jobs.verify import verify_logs
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.offsets import LogName, Offset, Point
+from ropewalk.pipeline.tables.sql import damage_named
 from ropewalk.pipeline.tables.warehouse import HOME, RECORDS, Warehouse, describe_file
 
 if TYPE_CHECKING:
@@ -111,8 +112,10 @@ class Replays:
                     advice=f"Move {path} and its record {HOME}/{RECORDS}/replays.{path.stem}.json away: "
                     "the next replay folds from the log.",
                 )
-            for row in pq.read_table(path, partitioning=None).to_pylist():
-                if row["reducer"] == reducer and "code" in row and _holds(row):
+            with damage_named(path):
+                rows = pq.read_table(path, partitioning=None).to_pylist()
+            for row in rows:
+                if _holds(row) and row["reducer"] == reducer:
                     row.pop("made")
                     found[row["channel"]] = ReplayedChannel(**row)
         return found
@@ -284,10 +287,12 @@ def _id(ledgers: Ledgers, row: dict[str, Any]) -> str:
 
 
 def _holds(row: dict[str, Any]) -> bool:
-    """Return whether the state of a row has the root that stands beside it."""
+    """Return whether a row is one of this version, and its state has the root that stands beside it."""
     try:
-        return bool(state_root(json.loads(row["state"])).hex() == row["state_root"])
-    except (ValueError, RecursionError, RopewalkError):
+        return row.keys() == {*(each.name for each in fields(ReplayedChannel)), "made"} and bool(
+            state_root(json.loads(row["state"])).hex() == row["state_root"]
+        )
+    except (TypeError, ValueError, RecursionError, RopewalkError):
         return False
 
 

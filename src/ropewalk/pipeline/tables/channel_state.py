@@ -21,6 +21,7 @@ from ropewalk.pipeline.jobs.sorted_runs import Runs
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.notes import ANSWERS, CLAIM, FOLLOWS, INTENT, KEY, ROOT, ROW_NOTE
 from ropewalk.pipeline.source.offsets import LogName, Offset
+from ropewalk.pipeline.tables.sql import damage_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +115,10 @@ def noted_in(paths: Iterable[Path], topics: Iterable[str] | None = None) -> pa.T
         [("topic", pa.string()), ("notes", pa.binary()), ("position", pa.int64()), ("leaf_index", pa.int32())]
     )
     columns = schema.names
-    found = [pq.read_table(path, columns=columns, filters=wanted, partitioning=None) for path in paths]
+    found = []
+    for path in paths:
+        with damage_named(path):
+            found.append(pq.read_table(path, columns=columns, filters=wanted, partitioning=None))
     return pa.concat_tables(found) if found else schema.empty_table()
 
 

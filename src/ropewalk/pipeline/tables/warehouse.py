@@ -26,12 +26,13 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ropewalk.disk.durable import Disk, read_optional, sync
 from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
+from ropewalk.pipeline.source.logs import Mode
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.row_groups import PARTITIONED, is_partitioned, write_grouped
 from ropewalk.pipeline.tables.table_files import TABLE_NAME, check_file_name, is_replaced, safe_path
@@ -52,6 +53,7 @@ VERSION = 4  # of manifests, the files they may name and the columns of tables
 RUN_NUMBERS = ("ended_ms", "seconds", "rows_per_s", "entries")  # in records of runs, where they were measured
 READABLE = (3, VERSION)  # 3: all deployments are in one file, which every batch replaces
 CHUNK = 1 << 20
+TIME_MS_END = 253_402_300_800_000  # the year 10000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Manifest:
                 reason="manifest",
                 advice="Tables of another version of ropewalk: run `ropewalk pipeline ingest` into a new folder.",
             )
+        _check_members(value)
         number = int(value["number"])
         return cls(
             number,
@@ -153,6 +156,25 @@ class Manifest:
             tuple(value["replaces"]),
             version,
         )
+
+
+def _check_members(value: dict[str, Any]) -> None:
+    """Raise `ValueError` unless those members that are used as they stand have their types.
+
+    Other members are read, and the digest that the next manifest names shows where reading changed them.
+    """
+    whole = {"source": str, "verify": str, "made_ms": int, "logs": list, "faults": list, "replaces": list}
+    log = {"engine": str, "topic": str, "start": int, "end": int, "rows": int, "rejected": int, "root": str}
+    parts = [(value, whole), *((each, log) for each in value["logs"])]
+    parts += [(each, dict.fromkeys(("engine", "topic", "entry_id"), str)) for each in value["faults"]]
+    for part, kinds in parts:
+        for name, kind in kinds.items():
+            if type(part[name]) is not kind:
+                raise ValueError(f"{name} must be of the type {kind.__name__}, got {part[name]!r:.60}")
+    if value["verify"] not in get_args(Mode) or not 0 <= value["made_ms"] < TIME_MS_END:
+        raise ValueError("verify must be a mode of ingest, and made_ms a time up to the year 9999")
+    if not all(isinstance(name, str) for name in value["replaces"]):
+        raise ValueError("replaces must hold names")
 
 
 class Warehouse:
@@ -535,9 +557,7 @@ def _read_run(path: Path) -> dict[str, Any]:
     try:
         run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         numbers = [run["started_ms"], *(run[name] for name in RUN_NUMBERS if name in run)]
-        if not isinstance(run["job"], str) or not all(
-            0 <= number < 253_402_300_800_000 for number in numbers
-        ):
+        if not isinstance(run["job"], str) or not all(0 <= number < TIME_MS_END for number in numbers):
             raise ValueError("job must be a string, and times and rates must be positive numbers")
     except Exception as error:
         told = f"{HOME}/runs/{path.name} cannot be read: {str(error) or type(error).__name__}"
