@@ -100,6 +100,27 @@ def test_duckdb_names_the_damaged_table(store: Warehouse, kept: int | None):
     assert "verify --tables" in caught.value.advice_now
 
 
+def break_page(path: Path) -> bytes:
+    """Overwrite the start of the first column, and leave the footer; return the file as it was."""
+    raw = path.read_bytes()
+    path.write_bytes(raw[:4] + b"\xff" * 30 + raw[34:])
+    return raw
+
+
+@pytest.mark.parametrize("query", ["SELECT sum(n) FROM events", "SELECT n, time FROM events"])
+def test_duckdb_names_a_damaged_page(store: Warehouse, query: str):
+    """DuckDB sees it only when it reads the rows; the query was blamed."""
+    (part,) = (store.path / "events" / "batch=1").glob("*.parquet")
+    break_page(part)
+    with pytest.raises(Damaged, match=f"{part} cannot be read") as caught:
+        ask_duckdb(store, query, 9)
+    assert caught.value.exit_code == 5
+    with pytest.raises(
+        Invalid, match="Could not parse string"
+    ):  # of the same class as damage, and about no file
+        ask_duckdb(store, "SELECT strptime('x', '%Y')", 1)
+
+
 class Overtaken(Warehouse):
     """A warehouse in which another writer replaces files after each of the first reads of the manifests."""
 
@@ -137,10 +158,19 @@ def test_duckdb_calls_no_busy_writer_damage(store: Warehouse):
 def test_spark_asks_again_and_names_damage(spark: Any, store: Warehouse):
     query = "SELECT count(*) AS n, max(n) AS newest FROM deployments"
     assert ask(spark, Overtaken(store.path), query, 1).rows == ((2, 3),)
-    (part,) = (store.path / "events" / "batch=1").glob("*.parquet")
-    part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(Damaged, match=f"{part} cannot be read"):
-        ask(spark, store, query, 1)
+    store.note("health", "run-1", pa.table({"n": [1]}))
+    store.note("health", "run-2", pa.table({"n": [1]}))
+    everything = "SELECT max(n), max(time) FROM events"
+    for part in (*store.paths(store.current_files(store.manifests())["events"]), *store.noted("health")):
+        raw = break_page(part)
+        if "events" in part.parts:
+            with pytest.raises(Damaged, match=f"{part} cannot be read"):
+                ask(spark, store, everything, 1)
+        part.write_bytes(raw[:100])
+        with pytest.raises(Damaged, match=f"{part} cannot be read"):
+            ask(spark, store, everything, 1)
+        part.write_bytes(raw)
+    assert ask(spark, store, "SELECT count(*) FROM health", 1).rows == ((2,),)
 
 
 def test_duckdb_time_limit_covers_all_attempts(store: Warehouse):

@@ -251,6 +251,21 @@ def test_ingest_takes_authors_of_any_time(tmp_path: Path, seconds: int):
     assert row["author_time"] is None and row["time"] is not None
 
 
+def test_ingest_names_a_truncated_file_it_looks_into(world: World, tmp_path: Path):
+    """Envelopes of a batch are compared with recorded ones; Arrow's own error was shown as a defect of ropewalk."""
+
+    def unused() -> Any:
+        raise AssertionError("a session was started")
+
+    store = Warehouse(tmp_path / "tables")
+    ingest(unused, world, store.path, engine="ledger").once()
+    world.ledger("audit", 2)
+    (path,) = store.path.glob("events/**/*.parquet")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(Damaged, match=f"{path} cannot be read"):
+        ingest(unused, world, store.path, engine="ledger").once()
+
+
 @pytest.mark.parametrize("fault", ["flipped", "missing"])
 @pytest.mark.parametrize("table", ["events", "deployments"])
 def test_writers_refuse_damaged_files_they_would_read(world: World, tmp_path: Path, table: str, fault: str):

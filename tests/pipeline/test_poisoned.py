@@ -13,10 +13,9 @@ import pytest
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.report import Report
-from ropewalk.pipeline.tables.sql import NOTED
 from ropewalk.pipeline.tables.staging import write_empty
 from ropewalk.pipeline.tables.verify import check_files
-from ropewalk.pipeline.tables.warehouse import GROWING, Warehouse
+from ropewalk.pipeline.tables.warehouse import GROWING, JOB_TABLES, Warehouse
 from tests.pipeline.killing import Crash
 from tests.pipeline.test_delta import write
 
@@ -28,7 +27,7 @@ def store(tmp_path: Path) -> Warehouse:
         write(made, 3, "events", "deployments")
         write(made, 2, "events")
         write_empty({name: made.staging(name) for name in GROWING[2:]})
-    for table in NOTED:
+    for table in JOB_TABLES:
         made.note(table, "run-1", pa.table({"n": [1]}))
     return made
 
@@ -63,7 +62,7 @@ def stored(store: Warehouse) -> list[Path]:
 
 def test_flipped_bits_of_tables_are_found(store: Warehouse):
     chance = random.Random(11)
-    assert not is_found(store) and len(stored(store)) == 6 + 2 * len(NOTED)
+    assert not is_found(store) and len(stored(store)) == 6 + 2 * len(JOB_TABLES)
     for path in stored(store):
         bits = 8 * path.stat().st_size
         footer = range(bits - 64, bits)  # where readers begin
@@ -129,7 +128,7 @@ def test_job_killed_while_it_notes_does_no_damage(
         patched.setattr(os, "rename", rename)
         patched.setattr(os, "replace", rename)
         store.note("health", "run-2", pa.table({"n": [2]}))
-    assert len(list((store.home / "noted").glob("*.json"))) == len(NOTED) + lives
+    assert len(list((store.home / "noted").glob("*.json"))) == len(JOB_TABLES) + lives
     assert store.noted("health") == before and not is_found(store)
     store.note("health", "run-3", pa.table({"n": [3]}))
     assert len(store.noted("health")) == 2 and not is_found(store)

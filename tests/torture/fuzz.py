@@ -121,7 +121,11 @@ class FuzzServer:
             if answer.exists():
                 return dict(json.loads(answer.read_text()))
             why = json.loads(said) if said else "the server ended"
-        return {"executions": 0, "taken": 0, "findings": [{"error": "the process ended by itself", "said": why}]}
+        return {
+            "executions": 0,
+            "taken": 0,
+            "findings": [{"error": "the process ended by itself", "said": why}],
+        }
 
 
 def _serve() -> None:
@@ -136,7 +140,9 @@ def _serve() -> None:
         said = Path(folder) / "said"
         child = os.fork()
         if not child:
-            os.environ["TMPDIR"] = folder  # it ends without cleaning up: all that it leaves is to be in one place
+            os.environ["TMPDIR"] = (
+                folder  # it ends without cleaning up: all that it leaves is to be in one place
+            )
             tempfile.tempdir = None
             os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o600), 2)
             _fuzz_here(name, runs, Path(folder))

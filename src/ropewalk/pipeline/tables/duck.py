@@ -8,12 +8,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Invalid, Unavailable
 from ropewalk.pipeline.launch.java import INSTALL_LINE
-from ropewalk.pipeline.tables.sql import NOTED, Answer, arrow_rows, ask_again, damage_named, plain
+from ropewalk.pipeline.tables.sql import (
+    Answer,
+    arrow_rows,
+    ask_again,
+    damage_named,
+    plain,
+    require_readable,
+)
 from ropewalk.pipeline.tables.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -74,9 +82,9 @@ def ask_duckdb(
         with open_duckdb(memory_bytes=memory_bytes) as connection, _limited(connection, seconds_max, since):
             import duckdb
 
-            names: list[str] = []
+            tables = warehouse.tables()
             try:
-                names = _register(connection, warehouse)
+                _register(connection, tables)
                 statement = _only_select(connection, query)
                 if as_arrow:
                     table = connection.sql(statement).limit(limit).to_arrow_table()
@@ -88,7 +96,10 @@ def ask_duckdb(
             except duckdb.InterruptException:
                 raise
             except duckdb.Error as error:
-                raise _refusal(str(error), names, suggest) from error
+                # Its decoders raise the base class, and one class is for mistakes in queries, too.
+                if type(error) is duckdb.Error or "Failed to read file" in str(error):
+                    require_readable(chain(*tables.values()), error)
+                raise _refusal(str(error), tables, suggest) from error
         return Answer(columns, tuple(tuple(map(plain, row)) for row in fetched))
 
     return ask_again(warehouse, ask)
@@ -146,21 +157,17 @@ def _limited(
         timer.cancel()
 
 
-def _register(connection: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> list[str]:
-    """Make every table a view over the files that the manifests name, then lock everything else."""
-    current = warehouse.current_files(warehouse.manifests())
-    paths = {name: warehouse.paths(files) for name, files in current.items()}
-    paths |= {name: found for name in NOTED if (found := warehouse.noted(name))}
-    for name, found in paths.items():
+def _register(connection: duckdb.DuckDBPyConnection, tables: dict[str, list[Path]]) -> None:
+    """Make every table a view over its files, then lock everything else."""
+    for name, found in tables.items():
         with damage_named(*found):
             connection.execute(f'CREATE VIEW "{name}" AS FROM {read_parquet(found)}')  # a plain name, checked
     for setting in (
-        f"allowed_paths = [{_list(path for found in paths.values() for path in found)}]",
+        f"allowed_paths = [{_list(chain(*tables.values()))}]",
         "enable_external_access = false",
         "lock_configuration = true",
     ):
         connection.execute(f"SET {setting}")
-    return list(paths)
 
 
 def _only_select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
@@ -176,7 +183,7 @@ def _only_select(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
     return statements[0]
 
 
-def _refusal(text: str, names: list[str], suggest: Callable[[str, Iterable[str]], str | None]) -> Invalid:
+def _refusal(text: str, names: Iterable[str], suggest: Callable[[str, Iterable[str]], str | None]) -> Invalid:
     tables = f"The tables are {', '.join(sorted(names)) or 'none yet'}."
     missing = _MISSING.search(text)
     if missing is not None:

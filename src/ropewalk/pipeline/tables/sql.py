@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.pipeline.source.refusals import refusals_raised
-from ropewalk.pipeline.tables.warehouse import Warehouse
+from ropewalk.pipeline.tables.warehouse import JOB_TABLES, Warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,6 @@ T = TypeVar("T")
 CELL_CHARS = 60
 ATTEMPTS = 5  # while a writer replaces files under a reader
 JSON_COLUMNS = ("payload", "entry", "trailer")  # canonical JSON text in the files
-NOTED = ("verdicts", "replays", "health")  # tables of jobs, one file per run
 _DAMAGED = (
     "`ropewalk pipeline verify --tables` names damaged files; `pipeline ingest` fills another folder anew."
 )
@@ -101,24 +101,15 @@ class Answer:
         return "\n".join([*lines, f"{len(cells)} rows"])
 
 
-def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
-    """Make every table a temporary view and return their names. JSON columns become VARIANT: `payload:name::type`.
-
-    Spark follows every path that it gets, so all of them are checked before the first is handed over.
-    """
-    current = warehouse.current_files(warehouse.manifests())
-    recorded = {name: warehouse.paths(files) for name, files in current.items()}
-    noted = {name: paths for name in NOTED if (paths := warehouse.noted(name))}
-    for name, paths in recorded.items():
-        merge = str(name.startswith("events__")).lower()  # files of one event type may have further columns
+def make_views(spark: SparkSession, tables: dict[str, list[Path]]) -> None:
+    """Make every table a temporary view. JSON columns become VARIANT: `payload:name::type`."""
+    for name, paths in tables.items():
+        # Files of one event type, and those of a job, may have further columns.
+        merge = str(name.startswith("events__") or name in JOB_TABLES).lower()
         with damage_named(*paths):
             frame = spark.read.option("mergeSchema", merge).parquet(*map(str, paths))
         columns = [f"parse_json(`{c}`) AS `{c}`" if c in JSON_COLUMNS else f"`{c}`" for c in frame.columns]
         frame.selectExpr(*columns).createOrReplaceTempView(name)
-    for name, paths in noted.items():
-        frame = spark.read.option("mergeSchema", "true").parquet(*map(str, paths))
-        frame.createOrReplaceTempView(name)
-    return [*recorded, *noted]
 
 
 def ask(
@@ -137,29 +128,30 @@ def ask(
     return ask_again(warehouse, lambda: _ask(spark, warehouse, query, limit, suggest, as_arrow))
 
 
-def ask_again(warehouse: Warehouse, read: Callable[[], T]) -> T:
-    """Return what `read` returns; call it again if it failed and there are more batches than before it.
+def ask_again(warehouse: Warehouse, read: Callable[[], T], holds: Callable[[T], bool] = lambda _: True) -> T:
+    """Return what `read` returns; call it again if it failed, or its answer does not hold, beside a writer's batch.
 
     After the last attempt, raise `Unavailable` where files were missing: a writer that replaces them is no damage.
     """
-    for attempt in range(ATTEMPTS):
-        known = _batches(warehouse)
+    for _ in range(ATTEMPTS - 1):
+        known = warehouse.batch_count()
         try:
-            return read()
-        except Exception as error:
-            if _batches(warehouse) == known:
+            found = read()
+        except Exception:
+            if warehouse.batch_count() == known:
                 raise
-            if attempt + 1 == ATTEMPTS:
-                if isinstance(error, Damaged):
-                    raise Unavailable(
-                        f"a writer replaced files of {warehouse.path} during all of {ATTEMPTS} attempts to read them"
-                    ) from error
-                raise
-    raise AssertionError("the last attempt answers or raises")
-
-
-def _batches(warehouse: Warehouse) -> int:
-    return sum(1 for _ in warehouse.batches.glob("*.json"))
+        else:
+            if holds(found) or warehouse.batch_count() == known:
+                return found
+    known = warehouse.batch_count()
+    try:
+        return read()
+    except Damaged as error:
+        if warehouse.batch_count() == known:
+            raise
+        raise Unavailable(
+            f"a writer replaced files of {warehouse.path} during all of {ATTEMPTS} attempts to read them"
+        ) from error
 
 
 @contextmanager
@@ -172,11 +164,12 @@ def damage_named(*paths: Path) -> Iterator[None]:
     except Exception as error:
         # DuckDB's: a time or memory limit says nothing about files, and reading them all may take long.
         if type(error).__name__ not in ("InterruptException", "OutOfMemoryException"):
-            _require_readable(paths, error)
+            require_readable(paths, error)
         raise
 
 
-def _require_readable(paths: Iterable[Path], cause: Exception) -> None:
+def require_readable(paths: Iterable[Path], cause: Exception) -> None:
+    """Read these Parquet files to their ends; raise `Damaged` from `cause`, with the name of one that cannot be."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -207,23 +200,25 @@ def _ask(
 ) -> Answer:
     from pyspark.errors import AnalysisException, ParseException
 
-    names: list[str] = []
+    tables = warehouse.tables()  # all are checked before Spark, which follows every path, gets the first
     try:
         with refusals_raised():
-            names = make_views(spark, warehouse)
+            make_views(spark, tables)
             found = _comparable(spark.sql(query)).limit(limit)
             arrow = found.toArrow() if as_arrow else None
             rows = found.collect() if arrow is None else arrow_rows(arrow)
     except Exception as error:
         cause = error.__cause__ or error
         if isinstance(cause, (AnalysisException, ParseException)):
-            tables = f"The tables are {', '.join(sorted(names)) or 'none yet'}."
+            advice = f"The tables are {', '.join(sorted(tables)) or 'none yet'}."
             if cause.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
                 typed = (cause.getMessageParameters() or {}).get("relationName", "").replace("`", "")
-                advice = " ".join(filter(None, (suggest(typed, names), tables)))
+                advice = " ".join(filter(None, (suggest(typed, tables), advice)))
                 raise Invalid(f"there is no table {typed!r}", name=typed, advice=advice) from error
             reason = next(line for line in str(cause).splitlines() if line.strip())
-            raise Invalid(reason[:300], advice=tables) from error
+            raise Invalid(reason[:300], advice=advice) from error
+        if "FAILED_READ_FILE" in str(cause):  # views are made from the footer of one file of a table
+            require_readable(chain(*tables.values()), error)
         raise
     return Answer(tuple(found.columns), tuple(tuple(map(plain, row)) for row in rows), arrow)
 

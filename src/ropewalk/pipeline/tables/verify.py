@@ -22,13 +22,13 @@ from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.derive import INGESTED
 from ropewalk.pipeline.tables.iceberg import check_iceberg
 from ropewalk.pipeline.tables.recorded import recorded_source
-from ropewalk.pipeline.tables.sql import NOTED as JOB_TABLES
-from ropewalk.pipeline.tables.sql import damage_named
+from ropewalk.pipeline.tables.sql import ask_again, damage_named
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, check_typed
 from ropewalk.pipeline.tables.warehouse import (
     GROWING,
     HOME,
+    JOB_TABLES,
     Manifest,
     Warehouse,
     describe_file,
@@ -39,7 +39,6 @@ from ropewalk.pipeline.tables.warehouse import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ATTEMPTS = 3  # while a writer replaces files
 SHOWN = 20  # rows that are named; the rest is counted
 TABLES_AT_ONCE = 3  # small ones wait for Spark's driver more than for its cores
 
@@ -50,21 +49,7 @@ def verify_tables(spark: SparkSession, warehouse: Warehouse, source: Path | None
     The logs are those of `source`, else of the repository that the warehouse was filled from. What a writer replaced
     meanwhile is no damage: then it is all looked at again.
     """
-    for _ in range(ATTEMPTS - 1):
-        known = _batches(warehouse)
-        try:
-            report = _verified(spark, warehouse, source)
-        except Exception:
-            if _batches(warehouse) == known:
-                raise
-        else:
-            if report.ok or _batches(warehouse) == known:
-                return report
-    return _verified(spark, warehouse, source)
-
-
-def _batches(warehouse: Warehouse) -> int:
-    return sum(1 for _ in warehouse.batches.glob("*.json"))
+    return ask_again(warehouse, lambda: _verified(spark, warehouse, source), lambda report: report.ok)
 
 
 def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> LogsReport:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
 SETTLING = ("deployments",)  # they grow, but for the rows of one file
 REMADE = ("deployment_measures", "consumer_lag")
+JOB_TABLES = ("verdicts", "replays", "health")  # one file a run of a job; no manifest names it
 DELTA_LOG = "_delta_log"  # a folder inside a table's, where Delta logs were asked for
 HOME = "_ropewalk"
 RECORDS, UNRECORDED = "noted", "unrecorded.json"  # in HOME: about the files that jobs note
@@ -240,6 +241,12 @@ class Warehouse:
         """Return the files of a table that jobs write in addition to those of the manifests, oldest first."""
         return [self.inside(table, each.name) for each in sorted(self.inside(table).glob("*.parquet"))]
 
+    def tables(self) -> dict[str, list[Path]]:
+        """Return the files of every table: those that the manifests name, and those that jobs noted."""
+        current = self.current_files(self.manifests())
+        found = {name: self.paths(files) for name, files in current.items()}
+        return found | {name: paths for name in JOB_TABLES if (paths := self.noted(name))}
+
     def note(self, table: str, name: str, rows: pa.Table) -> None:
         """Write one more file of such a table, whole or not at all, and record it.
 
@@ -269,11 +276,9 @@ class Warehouse:
 
         A file is recorded before it takes its place: list files first, then ask for the records.
         """
-        from ropewalk.pipeline.tables.sql import NOTED
-
         home = self.inside(HOME, RECORDS)
         if not home.is_dir():
-            return {f"{table}/{path.name}": None for table in NOTED for path in self.noted(table)}
+            return {f"{table}/{path.name}": None for table in JOB_TABLES for path in self.noted(table)}
         path = self.inside(HOME, UNRECORDED)
         try:
             raw = read_optional(path)
@@ -331,6 +336,10 @@ class Warehouse:
                 entry=f"{head[0]:010d}.json",
             )
         return found
+
+    def batch_count(self) -> int:
+        """Return how many manifests there are, without a look into them."""
+        return sum(1 for _ in self.batches.glob("*.json"))
 
     def _head(self) -> tuple[int, str] | None:
         """Return number and digest of the last manifest; None in a warehouse without batches, or of before the file."""

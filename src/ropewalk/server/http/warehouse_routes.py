@@ -44,7 +44,7 @@ def _open(request: Asked) -> Warehouse:
 async def show_warehouse(request: Asked) -> Response[models.WarehouseFacts]:
     """Show the tables with their rows and recorded heads, the newest batches, and the runs of all jobs."""
     store, node = _open(request), node_of(request)
-    from ropewalk.pipeline.tables.sql import NOTED
+    from ropewalk.pipeline.tables.warehouse import JOB_TABLES
 
     def look() -> dict[str, Any]:
         manifests = store.require().manifests()
@@ -60,7 +60,7 @@ async def show_warehouse(request: Asked) -> Response[models.WarehouseFacts]:
             {"number": each.number, "made_ms": each.made_ms, "rows": each.rows, "logs": list(each.logs)}
             for each in manifests[-BATCHES_SHOWN:]
         ]
-        noted = [name for name in NOTED if store.noted(name)]
+        noted = [name for name in JOB_TABLES if store.noted(name)]
         return {"tables": tables, "noted": noted, "batches": batches, "runs": store.runs()[-BATCHES_SHOWN:]}
 
     return reply(await node.read(look))
