@@ -37,7 +37,6 @@ from ropewalk.pipeline.tables.declared import DeclaredKinds
 from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.recorded import is_there
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
-from ropewalk.pipeline.tables.table_files import is_replaced
 from ropewalk.pipeline.tables.typed import PREFIX, write_typed
 from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Warehouse, write_plainly
 
@@ -340,7 +339,10 @@ class Ingest:
         remade = ["consumer_lag"]
         about = {name: self.warehouse.staging(name) for name in ("deployments", "deployment_measures")}
         if has_deployments and folders["events"].exists():
-            self._remake_deployments(manifests, folders["events"])
+            recorded = self.warehouse.current_files(manifests).get("deployments", [])
+            self.warehouse.require_unchanged(recorded)  # the measures are taken of all of them
+            events = sorted(folders["events"].glob("*.parquet"))
+            write_deployments(events, self.warehouse.paths(recorded), *about.values())
             remade += about
         elif not manifests:
             write_empty(about)
@@ -432,23 +434,6 @@ class Ingest:
 
     def _read(self, *folders: Path) -> DataFrame:
         return self.spark.read.parquet(*(str(folder) for folder in folders))
-
-    def _remake_deployments(self, manifests: list[Manifest], latest: Path) -> None:
-        current = self.warehouse.current_files(manifests)
-        files = current.get("deployments", [])
-        self.warehouse.require_unchanged(files, deep=False)
-        self.warehouse.require_unchanged(file for file in files if is_replaced(file.name))
-        recorded = self.warehouse.paths(files)
-        events = sorted(latest.glob("*.parquet"))
-        if not recorded:
-            self.warehouse.require_unchanged(current.get("events", []))
-            events = [*self.warehouse.paths(current.get("events", [])), *events]
-        write_deployments(
-            events,
-            recorded,
-            self.warehouse.staging("deployments"),
-            self.warehouse.staging("deployment_measures"),
-        )
 
 
 def _rows_in(path: Path) -> int:
