@@ -121,6 +121,14 @@ def test_duckdb_names_a_damaged_page(store: Warehouse, query: str):
         ask_duckdb(store, "SELECT strptime('x', '%Y')", 1)
 
 
+def test_duckdb_reads_beside_a_table_that_lost_all_files(store: Warehouse):
+    """A retry makes all tables anew, and may leave none of the rows of an event type."""
+    with store.writing():
+        typed = write(store, 1, "events__t").files["events__t"]
+        write(store, 1, "events", replaces=(typed[0].name,))
+    assert ask_duckdb(store, "SELECT count(*) FROM events", 1).rows == ((4,),)
+
+
 class Overtaken(Warehouse):
     """A warehouse in which another writer replaces files after each of the first reads of the manifests."""
 

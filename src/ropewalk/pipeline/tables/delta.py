@@ -46,14 +46,14 @@ def keep_delta(warehouse: Warehouse) -> None:
 def follow_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
     """Make the Delta log of every table say what the manifests say. Only the warehouse's writer may."""
     require_delta()
-    for table, files in kept_tables(warehouse, manifests).items():
+    for table, files in warehouse.current_files(manifests).items():
         _follow(warehouse, table, files, manifests)
 
 
 def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, int]:
     """Return the version of every Delta log there is."""
     found = {}
-    for table in kept_tables(warehouse, manifests):
+    for table in warehouse.current_files(manifests):
         opened = _open(warehouse, table)
         if opened is not None:
             found[table] = opened.version()
@@ -65,7 +65,7 @@ def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | No
 
     Statistics and columns decide what readers see of a file: both must be those of the files.
     """
-    for table, files in kept_tables(warehouse, manifests).items():
+    for table, files in warehouse.current_files(manifests).items():
         opened = _open(warehouse, table)
         if opened is None:
             return f"{table} has no Delta log"
@@ -117,11 +117,6 @@ def _odd_statistics(opened: DeltaTable, folder: Path, files: Iterable[StoredFile
             ):
                 return f"{key} of {name}"
     return None
-
-
-def kept_tables(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
-    """Return the tables that other formats follow, with their files: all that have any."""
-    return {table: files for table, files in warehouse.current_files(manifests).items() if files}
 
 
 def _follow(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import Damaged, Unavailable
-from ropewalk.pipeline.tables.delta import kept_tables, schema_of
+from ropewalk.pipeline.tables.delta import schema_of
 from ropewalk.pipeline.tables.sql import damage_named
 from ropewalk.pipeline.tables.warehouse import HOME, ICEBERG, Manifest, StoredFile, Warehouse
 
@@ -38,7 +38,7 @@ def keep_iceberg(warehouse: Warehouse) -> None:
 def follow_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
     """Make every Iceberg table say what the manifests say. Only the warehouse's writer may."""
     catalog = _catalog(warehouse)
-    for name, files in kept_tables(warehouse, manifests).items():
+    for name, files in warehouse.current_files(manifests).items():
         _follow(warehouse, catalog, name, files, manifests[-1])
 
 
@@ -48,7 +48,7 @@ def check_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | 
     Statistics and columns decide what readers see of a file: both must be those of the files.
     """
     catalog = _catalog(warehouse)
-    for name, files in kept_tables(warehouse, manifests).items():
+    for name, files in warehouse.current_files(manifests).items():
         opened = _open(warehouse, catalog, name)
         if opened is None:
             return f"{name} has no Iceberg table"

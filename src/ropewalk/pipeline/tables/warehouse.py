@@ -528,7 +528,7 @@ class Warehouse:
             follow_iceberg(self, manifests)
 
     def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
-        """Return the files that make up each table now."""
+        """Return the files that make up each table now; a table that has none is left out."""
         stay: dict[str, list[StoredFile]] = {}
         newest: dict[str, list[StoredFile]] = {}
         for manifest in manifests:
@@ -541,7 +541,8 @@ class Warehouse:
                 if replacing := [file for file in files if is_replaced(file.name)]:
                     newest[table] = replacing
                 stay.setdefault(table, []).extend(file for file in files if file not in replacing)
-        return {table: files + newest.get(table, []) for table, files in stay.items()}
+        found = {table: files + newest.get(table, []) for table, files in stay.items()}
+        return {table: files for table, files in found.items() if files}
 
     def current_names(self, manifests: Iterable[Manifest]) -> set[str]:
         """Return the names of all files that make up the tables now."""
