@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -74,7 +75,10 @@ def _steps(warehouse: Path | None) -> Iterator[Step]:
 
 def _bounds(name: str) -> tuple[str, str]:
     """Return the first version of a package that the extra `spark` takes, and the first it no longer takes, or ""."""
-    for line in importlib.metadata.requires("ropewalk") or ():
+    lines: list[str] = []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a checkout that is on the path
+        lines = importlib.metadata.requires("ropewalk") or []
+    for line in lines:
         if re.match(rf"{name}\b.*; extra == .spark.$", line):
             found = dict(re.findall(r"(>=|<)([\d.]+)", line))
             return found.get(">=", ""), found.get("<", "")
