@@ -101,7 +101,7 @@ class Replays:
         found: dict[str, ReplayedChannel] = {}
         paths = self.warehouse.noted("replays")
         records = self.warehouse.records()  # after the files: a file is recorded before it takes its place
-        for path in paths:
+        for path in reversed(paths):
             record = records.get(f"replays/{path.name}")
             if record is None:
                 continue  # of a version that recorded nothing, or put there by others
@@ -115,7 +115,8 @@ class Replays:
             with damage_named(path):
                 rows = pq.read_table(path, partitioning=None).to_pylist()
             for row in rows:
-                if _holds(row) and row["reducer"] == reducer:
+                mine = row["reducer"] == reducer and "code" in row and row["channel"] not in found
+                if mine and _holds(row):  # a root is made of the whole state: of the newest only
                     row.pop("made")
                     found[row["channel"]] = ReplayedChannel(**row)
         return found
