@@ -20,6 +20,7 @@ from tests.waiting import LIMIT_S, ended
 from ropewalk.cli.common.command import Session
 from ropewalk.cli.pipeline.running import elapsed_line, progress_line
 from ropewalk.pipeline.jobs.verify import count_rows
+from ropewalk.pipeline.tables.staging import _reported
 
 CONTEXT = click.Command("pipeline")
 
@@ -46,6 +47,13 @@ def test_progress_is_quiet_in_a_pipe(ropewalk: Ropewalk, world: World, capsys: p
     with click.Context(CONTEXT, obj=Session()), elapsed_line("verify", lambda: 1 // 0):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_progress_of_a_refused_batch_is_not_done(tmp_path: Path):
+    reports: list[tuple[int, int]] = []
+    with pytest.raises(ValueError), _reported(tmp_path, 5, lambda *each: reports.append(each)):
+        raise ValueError
+    assert reports == [(0, 5)]
 
 
 def test_progress_rate_starts_with_the_rows(

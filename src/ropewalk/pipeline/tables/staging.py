@@ -85,7 +85,7 @@ def _reported(folder: Path, total: int, report: Callable[[int, int], None] | Non
     finally:
         ended.set()
         thread.join()
-        report(total, total)
+    report(total, total)
 
 
 def stage_ranges(
