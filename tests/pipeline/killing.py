@@ -22,8 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from ropewalk.pipeline import to_arrow
-from ropewalk.pipeline.source.offsets import Offset
-from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
+from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse, reached
 from tests.pipeline.world import World
 
 __all__ = [
@@ -133,10 +132,7 @@ def check_recorded(world: World, warehouse: Path) -> int:
     """What the manifests name is the log up to the recorded heads, each row once; how many rows that is."""
     place = Warehouse(warehouse)
     manifests = place.manifests()  # raises unless each stands on the one before it
-    at = Offset()
-    for manifest in manifests:
-        at = at.merged(manifest.end)
-    ends = {(log.engine, log.topic): point.position for log, point in at.points.items()}
+    ends = {(log.engine, log.topic): point.position for log, point in reached(manifests).points.items()}
     found = [
         tuple(map(str, row.values()))
         for file in place.current_files(manifests).get("events", [])

@@ -214,8 +214,8 @@ def verify(
 ) -> None:
     """Verify whole logs in parallel, or the tables against the logs. Exit 5 unless the verdict is `passed`."""
     from ropewalk.pipeline.jobs.verify import LogsReport, count_rows, verify_logs
-    from ropewalk.pipeline.source.offsets import Offset
     from ropewalk.pipeline.tables.verify import verify_tables
+    from ropewalk.pipeline.tables.warehouse import reached
     from ropewalk.verification import parse_keys
 
     store = job.store
@@ -233,9 +233,7 @@ def verify(
             with elapsed_line("verify", lambda: sum(each.rows for each in store.manifests())):
                 report = verify_tables(spark, store, job.source or session().repo)
         else:
-            at = Offset()
-            for manifest in store.manifests():
-                at = at.merged(manifest.end)
+            at = reached(store.manifests())
             keys = parse_input(trust, parse_keys)[0] if trust else ()
             with elapsed_line("verify", lambda: count_rows(job.place, engine, topics)):
                 report, rows = verify_logs(
@@ -309,12 +307,10 @@ def status(warehouse: Path, source: Path | None, limit: int) -> None:
 
 def _progress_of(batches: list[Manifest], source: Path) -> list[dict[str, Any]]:
     """Return how many entries of every log are recorded, and how many there are now."""
-    from ropewalk.pipeline.source.offsets import Offset
     from ropewalk.pipeline.source.query import make_query
+    from ropewalk.pipeline.tables.warehouse import reached
 
-    at = Offset()
-    for manifest in batches:
-        at = at.merged(manifest.end)
+    at = reached(batches)
     query = make_query({"repository": str(source), "verify": "quarantine"})
     return [
         {

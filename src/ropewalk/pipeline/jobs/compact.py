@@ -24,6 +24,7 @@ from ropewalk.ledger.rules.verdict import Context
 from ropewalk.pipeline.jobs.parallel import spread
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.delta import schema_of
 from ropewalk.pipeline.tables.derive import table_schema
 from ropewalk.pipeline.tables.row_groups import (
     FILE_ROWS,
@@ -36,7 +37,6 @@ from ropewalk.pipeline.tables.table_files import is_replaced
 from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 BLOCKS_PER_SUMMARY = 1_000
@@ -120,7 +120,8 @@ def merge_files(warehouse: Warehouse, now_ms: int, *, partitioned: bool | None =
         number = len(manifests) + 1
         merged: dict[str, tuple[StoredFile, ...]] = {}
         for table, found in files.items():
-            schema = table_schema(table) if table in GROWING else schema_of(warehouse, current[table])
+            newest = warehouse.paths(current[table])[-1]  # it has all columns
+            schema = table_schema(table) if table in GROWING else schema_of(newest)
             folders = wanted and table in PARTITIONED
             write_grouped(warehouse.paths(found), warehouse.staging(table), schema, partitioned=folders)
             merged[table] = warehouse.put_in_place(table, number)
@@ -161,13 +162,6 @@ def _to_merge(warehouse: Warehouse, table: str, files: list[StoredFile], wanted:
         or is_partitioned(file.name) != wanted
         or not holds_one_log(warehouse.paths([file])[0])
     ]
-
-
-def schema_of(warehouse: Warehouse, files: list[StoredFile]) -> pa.Schema:
-    """Return the columns of the newest file, which has all of its table's."""
-    import pyarrow.parquet as pq
-
-    return pq.read_schema(warehouse.paths(files[-1:])[0])
 
 
 def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:

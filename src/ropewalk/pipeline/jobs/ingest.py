@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ from ropewalk.pipeline.source.offsets import Offset, Range
 from ropewalk.pipeline.source.query import Query, make_query
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.channel_state import (
-    NOTED,
     Condemned,
     KnownMarks,
     condemn,
@@ -38,7 +36,15 @@ from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.recorded import is_there
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, write_typed
-from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Warehouse, write_plainly
+from ropewalk.pipeline.tables.warehouse import (
+    EVENT_TABLES,
+    GROWING,
+    REMADE,
+    Manifest,
+    Warehouse,
+    reached,
+    write_plainly,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,14 +137,8 @@ class Ingest:
             self._type_recorded(manifests)
             goal = query.latest(Offset())
             while True:
-                at = self._at(manifests)
-                end = query.latest(at, self.rows_per_batch)
-                end = Offset(
-                    {
-                        log: min(point, goal.at(log), key=attrgetter("position"))
-                        for log, point in end.points.items()
-                    }
-                )
+                at = reached(manifests)
+                end = query.latest(at, self.rows_per_batch).up_to(goal)
                 if manifests and not self._ahead(at, end) and not self._faults_left(query, manifests):
                     break
                 if self._on_progress is not None:
@@ -149,10 +149,10 @@ class Ingest:
                 if manifest is None:
                     break
                 manifests.append(manifest)
-            self.move_cursors(self._at(manifests))
+            self.move_cursors(reached(manifests))
             done = manifests[before:]
             return Ingested(
-                len(done), _count(done, "events"), _count(done, "events_rejected"), self._at(manifests)
+                len(done), _count(done, "events"), _count(done, "events_rejected"), reached(manifests)
             )
 
     def follow(self, stopped: Callable[[], bool], wait_s: float = FOLLOW_PAUSE_S) -> None:
@@ -162,7 +162,7 @@ class Ingest:
             query = self._query()
             self._type_recorded(manifests)
             while not stopped():
-                at = self._at(manifests)
+                at = reached(manifests)
                 # A log rewritten behind the recorded head need not show in what comes next.
                 if self.mode != "off":
                     query.require(at)
@@ -174,7 +174,7 @@ class Ingest:
                     time.sleep(wait_s)
                     continue
                 manifests.append(found)
-                self.move_cursors(self._at(manifests))
+                self.move_cursors(reached(manifests))
 
     def retry(self) -> tuple[int, int]:
         """Verify what was put aside again; return how many rows are in quarantine before and after.
@@ -187,7 +187,7 @@ class Ingest:
             before = self._put_aside_now(manifests)
             if not before:
                 return 0, 0
-            made = self.write(self._query(), self._at(manifests), manifests, anew=True)
+            made = self.write(self._query(), reached(manifests), manifests, anew=True)
             return before, before if made is None else self._put_aside_now([*manifests, made])
 
     def _put_aside_now(self, manifests: list[Manifest]) -> int:
@@ -202,7 +202,7 @@ class Ingest:
         """
         number = len(recorded) + 1
         manifests = [] if anew else recorded
-        at = self._at(manifests)
+        at = reached(manifests)
         desk = self.warehouse.staging("")
         ranges = self._ranges(query, at, end, manifests)
         spark = self._spark_for(sum(part.rows for part in ranges))
@@ -213,7 +213,7 @@ class Ingest:
         folders = {name: self.warehouse.staging(name) for name in GROWING}
         if not manifests:
             write_empty(folders)
-        logs, reached = join_ranges(staged, at)
+        logs, heads = join_ranges(staged, at)
         for each in self._look_across(manifests, folders, at):
             log = next(log for log in logs if (log["engine"], log["topic"]) == ("ledger", each.topic))
             log["rejected"] += 1
@@ -237,8 +237,8 @@ class Ingest:
             str(self.source),
             self.mode,
             self._now_ms(),
-            Offset({log: at.at(log) for log in reached.points}),
-            reached,
+            Offset({log: at.at(log) for log in heads.points}),
+            heads,
             tuple(logs),
             files,
             tuple(new_faults(staged)),
@@ -305,10 +305,10 @@ class Ingest:
         """Check what only shows between blocks, in this batch and against earlier ones; return what was put aside."""
         if self.mode == "off":
             return []
-        staged = [path for name in NOTED for path in sorted(folders[name].glob("*.parquet"))]
+        staged = [path for name in EVENT_TABLES for path in sorted(folders[name].glob("*.parquet"))]
         noted = noted_in(staged)
         current = self.warehouse.current_files(manifests)
-        recorded = [path for name in NOTED for path in self.warehouse.paths(current.get(name, []))]
+        recorded = [path for name in EVENT_TABLES for path in self.warehouse.paths(current.get(name, []))]
         unknown = [
             each for each in noted.column("topic").unique().to_pylist() if not self._standing.knows(each)
         ]
@@ -324,11 +324,11 @@ class Ingest:
 
     def _put_aside(self, folders: Mapping[str, Path], bad: list[Condemned]) -> None:
         """Move condemned rows of a staged batch from the one table to the other."""
-        present = [name for name in NOTED if folders[name].exists()]
+        present = [name for name in EVENT_TABLES if folders[name].exists()]
         rows = marked_failed(self.spark, self._read(*(folders[name] for name in present)), bad)
         for name, wanted in (("events", "verdict <> 'failed'"), ("events_rejected", "verdict = 'failed'")):
             rows.where(wanted).write.mode("overwrite").parquet(str(self.warehouse.staging(f"{name}.judged")))
-        for name in NOTED:
+        for name in EVENT_TABLES:
             shutil.rmtree(folders[name], ignore_errors=True)
             self.warehouse.staging(f"{name}.judged").rename(folders[name])
 
@@ -400,15 +400,8 @@ class Ingest:
                 f"{self.warehouse.path} was filled with --verify {manifests[-1].mode}, not {self.mode}",
                 advice="A table is proven or it is not: name another --warehouse.",
             )
-        make_query({"repository": str(self.source), "verify": "quarantine"}).require(self._at(manifests))
+        make_query({"repository": str(self.source), "verify": "quarantine"}).require(reached(manifests))
         return manifests
-
-    @staticmethod
-    def _at(manifests: list[Manifest]) -> Offset:
-        at = Offset()
-        for manifest in manifests:
-            at = at.merged(manifest.end)
-        return at
 
     @staticmethod
     def _rows_between(query: Query, at: Offset, end: Offset) -> int:

@@ -114,9 +114,13 @@ class Offset:
                 points[LogName(engine, topic)] = _parse_point(at)
         return cls(points)
 
-    def merged(self, later: Offset) -> Offset:
-        """Return this offset with another's points over its own."""
-        return Offset({**self.points, **later.points})
+    def up_to(self, goal: Offset) -> Offset:
+        """Return this offset with no point behind that of another."""
+        return Offset({log: min(point, goal.at(log), key=_position) for log, point in self.points.items()})
+
+
+def _position(point: Point) -> int:
+    return point.position
 
 
 def _parse_point(value: Any) -> Point:

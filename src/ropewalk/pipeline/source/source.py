@@ -281,14 +281,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.query.require(begin)
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             end = self.query.latest(begin, rows)
-            if self.target is not None:
-                end = Offset(
-                    {
-                        log: point if point.position <= self.target.at(log).position else self.target.at(log)
-                        for log, point in end.points.items()
-                    }
-                )
-            return end.to_json()
+            return (end if self.target is None else end.up_to(self.target)).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with _refusals_marked():

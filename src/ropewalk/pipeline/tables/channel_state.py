@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-NOTED = ("events", "events_rejected")  # the tables whose rows carry notes
 SAYS = list(INTENT + CLAIM)
 SETTLED = list(INTENT + CLAIM + ROOT + ANSWERS + FOLLOWS)  # what memory alone may settle; see `_is_plain`
 NOTE_TYPE = [("what", "u1"), ("key", f"S{KEY}"), ("number", ">u4")]  # `ROW_NOTE`, as numpy reads it

@@ -16,7 +16,7 @@ from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.offsets import Offset, Point
 from ropewalk.pipeline.source.query import make_query
 from ropewalk.pipeline.source.refusals import find_refusal, refusals_raised
-from ropewalk.pipeline.tables.channel_state import NOTED, KnownMarks, condemn, marked_failed, noted_in
+from ropewalk.pipeline.tables.channel_state import KnownMarks, condemn, marked_failed, noted_in
 from ropewalk.pipeline.tables.delta import check_delta
 from ropewalk.pipeline.tables.deployments import write_deployments
 from ropewalk.pipeline.tables.derive import INGESTED
@@ -26,6 +26,7 @@ from ropewalk.pipeline.tables.sql import ask_again, damage_named
 from ropewalk.pipeline.tables.staging import Staged, join_ranges, stage_ranges, write_empty
 from ropewalk.pipeline.tables.typed import PREFIX, check_typed
 from ropewalk.pipeline.tables.warehouse import (
+    EVENT_TABLES,
     GROWING,
     HOME,
     JOB_TABLES,
@@ -33,6 +34,7 @@ from ropewalk.pipeline.tables.warehouse import (
     Warehouse,
     describe_file,
     made_anew,
+    reached,
     table_paths,
 )
 
@@ -77,14 +79,11 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
         steps.append(
             Step("iceberg", "failed" if odd else "passed", odd or "the Iceberg tables name the same files")
         )
-    at = Offset()
-    for manifest in manifests:
-        at = at.merged(manifest.end)
     if not manifests:
         return LogsReport((), tuple(steps))
     place = recorded_source(manifests[-1].source) if named is None else find_repository(named).git_dir
     source = str(place)
-    steps.append(hold_recorded(source, at))
+    steps.append(hold_recorded(source, reached(manifests)))
     if steps[-1].status == "passed":
         try:
             with refusals_raised():
@@ -93,7 +92,7 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
             if all(step.status != "failed" for step in steps):
                 raise  # else a damaged or missing file, which is named already, cannot be compared row by row
     current = warehouse.current_files(manifests)
-    rows = sum(file.rows for table in GROWING[:2] for file in current.get(table, ()))
+    rows = sum(file.rows for table in EVENT_TABLES for file in current.get(table, ()))
     return LogsReport((), tuple(steps), rows=rows)
 
 
@@ -248,7 +247,7 @@ def _looked_across(
     """Return the rows with what only shows between blocks marked in them, as ingest marks it."""
     if manifests[-1].mode == "off":
         return rows, Step(ACROSS, "not_checked", "the tables were made without looking")
-    noted = noted_in(path for name in NOTED for path in sorted(paths[name].glob("*.parquet")))
+    noted = noted_in(path for name in EVENT_TABLES for path in sorted(paths[name].glob("*.parquet")))
     bad = condemn(lambda: rows, Ledgers(find_repository(Path(source))), KnownMarks().add(noted), Offset())
     if not bad:
         return rows, Step(
@@ -271,7 +270,7 @@ def _held(
         if find_refusal(str(error)) is not None:
             raise  # the log itself does not verify
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
-        odd = _odd_row(warehouse, manifests, name, expected) if name in GROWING[:2] else None
+        odd = _odd_row(warehouse, manifests, name, expected) if name in EVENT_TABLES else None
         return [Step(name, "failed", odd or f"the table cannot be read: {reason[:200]}")]
 
 

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
+EVENT_TABLES = ("events", "events_rejected")
+GROWING = (*EVENT_TABLES, "blocks", "commits", "gossip_dag")
 SETTLING = ("deployments",)  # they grow, but for the rows of one file
 REMADE = ("deployment_measures", "consumer_lag")
 JOB_TABLES = ("verdicts", "replays", "health")  # one file a run of a job; no manifest names it
@@ -117,7 +118,7 @@ class Manifest:
         """How many events and rejected events it brought."""
         if self.replaces:
             return 0
-        return sum(file.rows for table in GROWING[:2] for file in self.files.get(table, ()))
+        return sum(file.rows for table in EVENT_TABLES for file in self.files.get(table, ()))
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Manifest:
@@ -573,6 +574,11 @@ def _read_run(path: Path) -> dict[str, Any]:
         told = f"{HOME}/runs/{path.name} cannot be read: {str(error) or type(error).__name__}"
         return {"job": "unreadable", "started_ms": 0, "ok": False, "error": told}
     return run
+
+
+def reached(manifests: Iterable[Manifest]) -> Offset:
+    """Return how far every log is recorded."""
+    return Offset({log: point for each in manifests for log, point in each.end.points.items()})
 
 
 def made_anew(manifests: list[Manifest]) -> list[Manifest]:
