@@ -251,8 +251,11 @@ def test_ingest_settings_are_checked():
         parse_watch({"version": 1, "ingest": {"warehouse": "t", "verify": "off"}})
 
 
-@pytest.mark.parametrize("webhooks", [None, 1, "ab", {"a": 1}, [1], ["ab"], [["url", "x"]]])
+@pytest.mark.parametrize(
+    "webhooks", [None, 1, "ab", {"a": 1}, [1], ["ab"], [["url", "x"]], [{}], [{"url": None}]]
+)
 def test_watch_webhooks_must_be_objects(webhooks):
+    """One without an address would get no alert, ever."""
     with pytest.raises(Invalid, match="webhooks"):
         parse_watch({"version": 1, "webhooks": webhooks})
 

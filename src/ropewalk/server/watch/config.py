@@ -99,9 +99,11 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
 
 def _webhooks(document: dict[str, Any]) -> tuple[str, ...]:
     found = document.get("webhooks", [])
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise Invalid('"webhooks" must be a list of objects with a "url"')
-    return tuple(url for each in found if (url := _text(each, "url")) is not None)
+    if isinstance(found, list) and all(isinstance(each, dict) and each.keys() == {"url"} for each in found):
+        urls = tuple(each["url"] for each in found)
+        if all(isinstance(url, str) and url for url in urls):
+            return urls
+    raise Invalid('"webhooks" must be a list of objects, each with a "url" and nothing else')
 
 
 def _hours(document: dict[str, Any], name: str, default: float) -> float | None:
