@@ -128,30 +128,26 @@ def ask(
     return ask_again(warehouse, lambda: _ask(spark, warehouse, query, limit, suggest, as_arrow))
 
 
-def ask_again(warehouse: Warehouse, read: Callable[[], T], holds: Callable[[T], bool] = lambda _: True) -> T:
-    """Return what `read` returns; call it again if it failed, or its answer does not hold, beside a writer's batch.
+def ask_again(warehouse: Warehouse, read: Callable[[], T]) -> T:
+    """Return what `read` returns; call it again if it failed and there are more batches than before it.
 
     After the last attempt, raise `Unavailable` where files were missing: a writer that replaces them is no damage.
     """
-    for _ in range(ATTEMPTS - 1):
+    for attempt in range(1, ATTEMPTS + 1):
         known = warehouse.batch_count()
         try:
-            found = read()
-        except Exception:
+            return read()
+        except Exception as error:
             if warehouse.batch_count() == known:
                 raise
-        else:
-            if holds(found) or warehouse.batch_count() == known:
-                return found
-    known = warehouse.batch_count()
-    try:
-        return read()
-    except Damaged as error:
-        if warehouse.batch_count() == known:
-            raise
-        raise Unavailable(
-            f"a writer replaced files of {warehouse.path} during all of {ATTEMPTS} attempts to read them"
-        ) from error
+            if attempt < ATTEMPTS:
+                continue
+            if not isinstance(error, Damaged):
+                raise
+            raise Unavailable(
+                f"a writer replaced files of {warehouse.path} during all of {ATTEMPTS} attempts to read them"
+            ) from error
+    raise AssertionError("the last attempt answers or raises")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.disk.repository_paths import find_repository
-from ropewalk.errors import BrokenLink, Damaged, RopewalkError
+from ropewalk.errors import BrokenLink, Conflict, Damaged, RopewalkError
 from ropewalk.kernel.report import Step
 from ropewalk.pipeline.jobs.verify import ACROSS, LogsReport, hold_recorded
 from ropewalk.pipeline.source.ledger_logs import Ledgers
@@ -49,9 +49,21 @@ def verify_tables(spark: SparkSession, warehouse: Warehouse, source: Path | None
     """Prove that tables are exactly the fold of the logs up to their recorded heads.
 
     The logs are those of `source`, else of the repository that the warehouse was filled from. What a writer replaced
-    meanwhile is no damage: then it is all looked at again.
+    meanwhile is no damage: then it is all looked at again, and `Conflict` raised where the writer is faster each time.
     """
-    return ask_again(warehouse, lambda: _verified(spark, warehouse, source), lambda report: report.ok)
+
+    def look() -> LogsReport:
+        known = warehouse.batch_count()
+        report = _verified(spark, warehouse, source)
+        failed = [step.detail for step in report.steps if step.status == "failed"]
+        if failed and warehouse.batch_count() > known:
+            raise Conflict(
+                f"a writer added batches while the tables were compared, so this may be no damage: {failed[0]}",
+                advice="Verify again while nothing writes to the warehouse.",
+            )
+        return report
+
+    return ask_again(warehouse, look)
 
 
 def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> LogsReport:
