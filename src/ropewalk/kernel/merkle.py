@@ -279,10 +279,10 @@ class MerkleTree(Nodes):
         return bytes(self._levels[height][at : at + HASH_BYTES])
 
 
-def inclusion_proof(leaves: Iterable[bytes], index: int, hasher: Hasher = LEDGER) -> tuple[bytes, ...]:
+def inclusion_proof(leaves: Iterable[bytes], index: int) -> tuple[bytes, ...]:
     """Return one path over a list of leaf hashes. For many proofs keep a `MerkleTree`.
 
     >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
     >>> verify_inclusion(leaves[4], 4, 5, inclusion_proof(leaves, 4), root(leaves))
     """
-    return MerkleTree(leaves, hasher).inclusion(index)
+    return MerkleTree(leaves).inclusion(index)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -19,10 +18,9 @@ from ropewalk.net.tls import Certificate, TlsFiles, certificate_from
 class CertificateVerifier:
     """Accept a certificate only if it leads to our authorities, is valid now, is for its purpose and not revoked."""
 
-    def __init__(self, files: TlsFiles, *, now: Callable[[], datetime] = now_utc) -> None:
-        self._now = now
+    def __init__(self, files: TlsFiles) -> None:
         self._roots = roots_of(files.roots)
-        self._revoked = RevocationList(files.crl, files.roots, now=now) if files.crl is not None else None
+        self._revoked = RevocationList(files.crl, files.roots) if files.crl is not None else None
 
     def check_client(self, shown: x509.Certificate | None, chain: Sequence[x509.Certificate]) -> Certificate:
         """Return what a client's certificate names; Unauthenticated without one that is accepted."""
@@ -44,7 +42,7 @@ class CertificateVerifier:
         )
 
     def _builder(self) -> verification.PolicyBuilder:
-        return verification.PolicyBuilder().store(verification.Store(self._roots)).time(self._now())
+        return verification.PolicyBuilder().store(verification.Store(self._roots)).time(now_utc())
 
     def _check(
         self, shown: x509.Certificate | None, verify: Callable[[x509.Certificate], object]

@@ -39,7 +39,7 @@ def location_of(place: RepositoryPaths) -> str:
 
 
 class PrivacyRules:
-    """What the policy of one repository asks for. `keys` gives the sealing key of a name.
+    """What the policy of one repository asks for. `keys`, once set, gives the sealing key of a name.
 
     `on_change` is called with every draft that the rules changed, and the outcome.
     """
@@ -51,13 +51,12 @@ class PrivacyRules:
         *,
         identity: Callable[[], str],
         now_ms: Callable[[], int],
-        keys: Callable[[str], SealingKey] | None = None,
     ) -> None:
         self._place = place
         self._private = private
         self._identity = identity
         self._now_ms = now_ms
-        self.keys = keys
+        self.keys: Callable[[str], SealingKey] | None = None
         self.on_change: Callable[[Draft, PrivacyOutcome], None] | None = None
         self._policy: tuple[tuple[int, int] | None, PrivacyPolicy | None] = (None, None)
 

@@ -38,9 +38,9 @@ class EventDetails:
     note: str | None
 
 
-def newest_first(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> Iterator[tuple[Event, Headers]]:
+def newest_first(log: GitRepository, topic: str) -> Iterator[tuple[Event, Headers]]:
     """Yield the events of a topic from the newest to the oldest, with what their commits say."""
-    for event, commit in history(log, topic, layout):
+    for event, commit in history(log, topic):
         yield event, parse_message(commit.message)
 
 

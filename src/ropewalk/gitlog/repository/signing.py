@@ -29,16 +29,15 @@ def set_anchor(
     label: str | None = None,
     notes: str | None = None,
     signer: Signer | None = None,
-    layout: Layout = SHIPLOG,
 ) -> LogAnchor:
-    """Anchor the head a topic has now."""
-    line = log.lines.line(layout, topic)
+    """Anchor the head a namespace has now."""
+    line = log.lines.line(SHIPLOG, topic)
     now = log.now_ms()
-    last = next(anchors(log.store, layout, topic), None)
+    last = next(anchors(log.store, SHIPLOG, topic), None)
     assert line.head is not None
     return add_anchor(
         log.store,
-        layout,
+        SHIPLOG,
         topic,
         ulid=log.new_ulid(Ulid(last.document["ulid"]) if last else None),
         head=line.head,

@@ -90,17 +90,14 @@ class Muxer:
         *,
         client: bool,
         accept: Callable[[Stream], None],
-        limits: yamux.YamuxLimits = yamux.YamuxLimits(),  # noqa: B008 - frozen
-        keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self.pipe = pipe
         self.error: RopewalkError | None = None
         self.ended = asyncio.Event()
-        self._session = yamux.YamuxSession(client=client, limits=limits)
+        self._session = yamux.YamuxSession(client=client)
         self._accept = accept
         self._streams: dict[int, Stream] = {}
         self._outgoing = asyncio.Event()
-        self._keep_alive_s = keep_alive_s
         self._received_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -223,9 +220,9 @@ class Muxer:
     async def _keep_alive(self) -> None:
         count = 0
         while self.error is None:
-            await asyncio.sleep(self._keep_alive_s)
+            await asyncio.sleep(KEEP_ALIVE_S)
             silence = asyncio.get_running_loop().time() - self._received_at
-            if silence > SILENCE_S_MAX / KEEP_ALIVE_S * self._keep_alive_s:
+            if silence > SILENCE_S_MAX:
                 self.end(Unavailable(f"{self.pipe.name} has been silent for {silence:.0f} s"))
                 return
             count += 1

@@ -71,7 +71,6 @@ class Peer:
         dialer: bool,
         idle_s: float = IDLE_S,
         session_s: float = SESSION_S,
-        keep_alive_s: float = 30.0,
         met: Callable[[], bool] = lambda: True,
         count_sent: bool = False,
         chance: Callable[[], float] = random.random,
@@ -94,7 +93,7 @@ class Peer:
         self._dialer = dialer
         self._idle_s = idle_s
         self._session_s = session_s
-        self._muxer = Muxer(pipe, client=dialer, accept=self._take, keep_alive_s=keep_alive_s)
+        self._muxer = Muxer(pipe, client=dialer, accept=self._take)
         self._met = met  # called once, when the peer has asked for a protocol of our topic; False ends it
         self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()

@@ -135,13 +135,12 @@ def _live_trust(live: Path | None, channel: str) -> Trust | None:
         return None  # the comparison reports what is wrong
 
 
-def record_drill(drill: Drill, path: Path, disk: Disk | None = None) -> Path:
+def record_drill(drill: Drill, path: Path) -> Path:
     """Write the result; in a folder, under the time of the drill."""
-    disk = disk or Disk()
     with file_errors(f"record of the drill {path}"):
         if path.is_dir():
             path /= f"{drill.started_at.replace(':', '')}.json"
-        disk.replace(path, jcs.encode(drill.to_json()))
+        Disk().replace(path, jcs.encode(drill.to_json()))
     return path
 
 

@@ -186,10 +186,10 @@ def verify_bundle(
     )
 
 
-def inspect_bundle(path: Path, limits: UnpackLimits | None = None) -> tuple[BundleManifest, Signature]:
+def inspect_bundle(path: Path) -> tuple[BundleManifest, Signature]:
     """Return what a bundle says about itself, unverified; only its beginning is read."""
     reader = ManifestReader(packed_size(path))
-    for piece in read_packed(path, limits):
+    for piece in read_packed(path):
         reader.feed(piece)
         if reader.done:
             break

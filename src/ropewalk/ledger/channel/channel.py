@@ -58,9 +58,9 @@ from ropewalk.ledger.versions.lifecycle import VersionGate, open_minors
 _journal = logging.getLogger(__name__)
 
 
-def check_first(home: Path, raw: bytes, now_ns: Callable[[], int] = time.time_ns) -> None:
+def check_first(home: Path, raw: bytes) -> None:
     """Raise if an envelope cannot be the first of a channel without a policy, so that none is created."""
-    envelope, now = parse_wire(raw), now_ns()
+    envelope, now = parse_wire(raw), time.time_ns()
     check_time(envelope, now, IngestLimits())
     judge(envelope, Context(SeenEnvelopes(), supported_minors=open_minors(home, None, now))).require()
 

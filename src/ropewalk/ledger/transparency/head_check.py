@@ -53,14 +53,14 @@ class HeadTrust:
         return cls((), trust.block_signers, trust.witnesses, threshold)
 
     @classmethod
-    def of_keys(cls, keys: Sequence[Verifier], threshold: int | None = None) -> HeadTrust:
+    def of_keys(cls, keys: Sequence[Verifier]) -> HeadTrust:
         """Split note keys: those of cosignatures are witnesses, the others are keys of logs.
 
         >>> HeadTrust.of_keys([]).keys
         ()
         """
         logs = tuple(key for key in keys if key.type == SignatureType.ED25519)
-        return cls(logs, (), tuple(key for key in keys if key not in logs), threshold)
+        return cls(logs, (), tuple(key for key in keys if key not in logs))
 
     def log_keys(self, origin: str) -> tuple[Verifier, ...]:
         """Return the keys that may have signed for the log of that origin."""

@@ -232,7 +232,7 @@ def block_entry(record: BlockRecord) -> dict[str, Any]:
     return {**record.header.to_json(), "signer": record.signer.did()}
 
 
-def gossip_row(signed: SignedMessage, position: int, verdict: Verdict, detail: str | None = None) -> Row:
+def gossip_row(signed: SignedMessage, position: int, verdict: Verdict) -> Row:
     """Return the row of a gossip message at its position in the order of arrival; it has neither a time nor a type."""
     message = signed.message
     return Row(
@@ -247,7 +247,7 @@ def gossip_row(signed: SignedMessage, position: int, verdict: Verdict, detail: s
         json_bytes(dag_json.to_json(message.payload)),
         signed.signature.public_key,
         verdict,
-        detail,
+        None,
         None,
         None,
         None,
@@ -302,7 +302,6 @@ def broken_row(
     entry_id: str | None = None,
     content_id: str | None = None,
     height: int | None = None,
-    verdict: Verdict = "failed",
 ) -> Row:
     """Return the row of an entry that cannot be read: its position and the reason."""
     return Row(
@@ -316,7 +315,7 @@ def broken_row(
         None,
         None,
         None,
-        verdict,
+        "failed",
         detail,
         height if engine == "ledger" else None,
         None,
