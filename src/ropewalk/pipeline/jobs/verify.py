@@ -18,6 +18,7 @@ from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import BrokenLink, HistoryRewritten, RopewalkError
 from ropewalk.gitlog.core.log import get_object
 from ropewalk.gitlog.core.objects import Oid, parse_commit
+from ropewalk.gitlog.core.planning import IndexedEntry
 from ropewalk.gitlog.repository.tracked_logs import IndexedLog
 from ropewalk.gitlog.verify.anchor_check import (
     TrustedKeys,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 ACROSS = "across_blocks"
 # Blocks of at most 8,192 envelopes each, whose marks come to the driver together with their verdicts.
 BLOCKS_FETCHED_MAX = 256
+SLOTS_READ = 2_000  # of an index, at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,44 +395,36 @@ def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[Public
         layout, topic = line.layout, line.topic
 
         def names(line: IndexedLog = line, count: int = verdict.entries) -> Iterator[ContentId]:
-            for start in range(0, count, 2_000):
-                for slot in line.span(start, min(start + 2_000, count)):
-                    yield ContentId(slot.content_id)
+            return (ContentId(slot.content_id) for slot in _slots(line, count))
 
         anchored = anchored_commits(logs.store, layout, topic)
-        met = {
-            slot.commit
-            for start in (range(0, verdict.entries, 2_000) if anchored else ())
-            for slot in line.span(start, min(start + 2_000, verdict.entries))
-        }
+        met = {slot.commit for slot in _slots(line, verdict.entries if anchored else 0)}
         steps = (
             check_anchors(logs.store, layout, topic, met & anchored, TrustedKeys(keys)),
             check_signed_heads(logs.store, layout, topic, names, TrustedKeys(keys)),
         )
-        found += [
-            Step(f"{topic}:{step.name}", step.status, step.detail, need=step.need)
-            for step in steps
-            if step.status != "not_checked" or "none" not in step.detail
-        ]
-        noted = _notes_checked(logs, line) if layout.has_trailer else None
-        found += (
-            []
-            if noted is None
-            else [Step(f"{topic}:{noted.name}", noted.status, noted.detail, need=noted.need)]
-        )
+        told = [step for step in steps if step.status != "not_checked" or "none" not in step.detail]
+        if layout.has_trailer and (noted := _notes_checked(logs, line)) is not None:
+            told.append(noted)
+        found += [replace(step, name=f"{topic}:{step.name}") for step in told]
     return found
+
+
+def _slots(line: IndexedLog, count: int) -> Iterator[IndexedEntry]:
+    """Yield the first entries of a log, in order."""
+    for start in range(0, count, SLOTS_READ):
+        yield from line.span(start, min(start + SLOTS_READ, count))
 
 
 def _notes_checked(logs: GitLogs, line: IndexedLog) -> Step | None:
     """Return the notes on events of a log, by the engine's own check; events without one are not read again."""
     notes = NoteCheck.of(logs.store)
-    for start in range(0, line.count, 2_000) if notes.hung or notes.unreadable else ():
-        for slot in line.span(start, min(start + 2_000, line.count)):
-            oid = Oid(slot.commit)
-            if notes.unreadable or oid in notes.hung:
-                commit = parse_commit(get_object(logs.store, oid, "commit"))
-                event = check_event(logs.store, line.layout, line.topic, oid, commit)
-                notes.take(oid, event.document or {})
+    for slot in _slots(line, line.count if notes.hung or notes.unreadable else 0):
+        oid = Oid(slot.commit)
+        if notes.unreadable or oid in notes.hung:
+            commit = parse_commit(get_object(logs.store, oid, "commit"))
+            event = check_event(logs.store, line.layout, line.topic, oid, commit)
+            notes.take(oid, event.document or {})
     return notes.step()
 
 

@@ -357,12 +357,16 @@ class Warehouse:
 
     def _write_head(self, manifest: Manifest) -> None:
         """Record the last manifest: the next one names its digest, and until then this file does."""
-        beside = self.inside(HOME, ".head.json.tmp")
+        self._write(jcs.encode({"number": manifest.number, "digest": manifest.digest}), "head.json")
+
+    def _write(self, raw: bytes, *parts: str) -> None:
+        """Write a file in the home, whole or not at all; its name is durable once its folder is synced."""
+        beside = self.inside(HOME, *parts[:-1], f".{parts[-1]}.tmp")
         with beside.open("wb") as stream:
-            stream.write(jcs.encode({"number": manifest.number, "digest": manifest.digest}))
+            stream.write(raw)
             stream.flush()
             sync(stream.fileno())
-        beside.replace(self.inside(HOME, "head.json"))
+        beside.replace(self.inside(HOME, *parts))
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -499,14 +503,8 @@ class Warehouse:
         above = {folder for path in written for folder in path.parents if folder.is_relative_to(self.path)}
         for path in (*written, *above):
             _sync(path)
-        target = self.batches / f"{manifest.number:010d}.json"
-        beside = self.inside(HOME, "batches", f".{target.name}.tmp")
-        with beside.open("wb") as stream:
-            stream.write(manifest.to_bytes())
-            stream.flush()
-            sync(stream.fileno())
-        beside.replace(target)
-        _sync(target.parent)
+        self._write(manifest.to_bytes(), "batches", f"{manifest.number:010d}.json")
+        _sync(self.batches)
         self._write_head(manifest)
         manifests = [*before, manifest]
         self._follow(manifests)
@@ -552,10 +550,8 @@ class Warehouse:
     def record_run(self, job: str, started_ms: int, facts: Mapping[str, Any]) -> None:
         """Write down that a job ran."""
         self.make()
-        target = self.inside(HOME, "runs") / f"{started_ms:015d}-{job}.json"
-        beside = self.inside(HOME, "runs", f".{target.name}.tmp")
-        beside.write_text(json.dumps({"job": job, "started_ms": started_ms, **facts}), encoding="utf-8")
-        beside.replace(target)
+        raw = json.dumps({"job": job, "started_ms": started_ms, **facts}).encode()
+        self._write(raw, "runs", f"{started_ms:015d}-{job}.json")
 
     def runs(self) -> list[dict[str, Any]]:
         """Return what ran, oldest first; a file that cannot be read as a failed run of the job `unreadable`."""
