@@ -1,4 +1,4 @@
-"""Run the tests of the source and of ingest against several versions of PySpark: `make test-spark-versions`.
+"""Run the tests of the source, of writes and of ingest against several versions of PySpark: `make test-spark-versions`.
 
 Each version is installed into a temporary folder that comes before the installed one, and is deleted after its tests:
 `python -m tests.spark_versions [4.0 4.1 4.2] [-k EXPRESSION]`. It prints a line a version and exits 1 if one failed.
@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 VERSIONS = ("4.0", "4.1", "4.2", "4.3")
-TESTS = ("tests/pipeline/test_source.py", "tests/pipeline/test_ingest.py")
+TESTS = ("tests/pipeline/test_source.py", "tests/pipeline/test_writes.py", "tests/pipeline/test_ingest.py")
 STREAMS_FROM = (4, 2)
-NO_STREAMS = "not stream and not lost_message"  # which read through streams
+NO_STREAMS = "test_writes or (not stream and not lost_message)"  # those read through streams
 
 
 def main() -> int:
