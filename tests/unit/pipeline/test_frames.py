@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +100,18 @@ def test_a_time_bounds_git_logs_and_ledgers(world: World, tmp_path):
         to_arrow(world.path, engine="gossip", start=later)
 
 
+def test_options_are_lists_numbers_and_times(world: World, tmp_path: Path):
+    assert to_arrow(world.path, topics=["prod", "staging"], columns=["topic", "height"]).shape == (17, 2)
+    assert to_arrow(world.path, topics=("prod",), since=3, until=7, rows_per_partition=2).num_rows == 4
+    log = World.make(tmp_path / "log.git")
+    log.git("prod", 4)
+    log.git("prod", 6)  # an hour later
+    later: datetime = to_arrow(log.path)["time"][4].as_py()
+    for since in (later, later.replace(tzinfo=None), later.astimezone(timezone(timedelta(hours=9)))):
+        assert to_arrow(log.path, engine="gitlog", since=since).num_rows == 6
+    assert to_pandas(log.path, engine="gitlog", since=later.date(), until=None).shape[0] == 10
+
+
 def test_polars_and_pandas_see_the_same_rows(world: World):
     assert to_polars(world.path, engine="gossip").height == len(to_pandas(world.path, engine="gossip")) == 7
 
@@ -110,9 +124,13 @@ def test_polars_and_pandas_see_the_same_rows(world: World):
         ({"engine": "kafka"}, InvalidName),
         ({"verify": "sometimes"}, Invalid),
         ({"colour": "red"}, InvalidName),
+        ({"rows_per_partition": "many"}, Invalid),
+        ({"rows_per_partition": 0}, Invalid),
+        ({"max_rows_per_batch": -1}, Invalid),
+        ({"topics": []}, Invalid),
     ],
 )
-def test_what_makes_no_sense_is_refused(world: World, options: dict[str, str], error: type[Exception]):
+def test_what_makes_no_sense_is_refused(world: World, options: dict[str, Any], error: type[Exception]):
     with pytest.raises(error):
         to_arrow(world.path, **options)
 

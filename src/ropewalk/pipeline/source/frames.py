@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+Option = str | int | date | Sequence[str] | None
+SPARK_NAMES = {"since": "start", "until": "end"}
 
 
 def start_spark(master: str = "local[*]", memory_mb: int = 1024, **options: str) -> SparkSession:
@@ -39,49 +43,68 @@ def read(
     engine: str | None = None,
     topics: Sequence[str] | str | None = None,
     columns: Sequence[str] | str | None = None,
-    since: str | None = None,
-    until: str | None = None,
+    since: str | int | date | None = None,
+    until: str | int | date | None = None,
     verify: str = "strict",
 ) -> DataFrame:
     """Return the rows of a repository's logs as a Spark DataFrame, narrowed before Spark sees them.
 
-    `since` and `until` take a height, a time or a cursor, as the options `start` and `end` do. Spark 4.3 prunes no
-    columns of a Python source, so naming `columns` is what saves work.
+    `since` and `until` take a height, a time (UTC if it names no zone) or a cursor, as the options `start` and `end`
+    do. Spark 4.3 prunes no columns of a Python source, so naming `columns` is what saves work.
     """
-    given = {"engine": engine, "topics": topics, "columns": columns, "start": since, "end": until}
-    options = {
-        name: value if isinstance(value, str) else ",".join(value)
-        for name, value in given.items()
-        if value is not None
-    }
+    given = {"engine": engine, "topics": topics, "columns": columns, "since": since, "until": until}
     place = str(Path(repository).absolute())
-    return spark.read.format("ropewalk").options(repository=place, verify=verify, **options).load()
+    options = _option_texts({**given, "repository": place, "verify": verify})
+    return spark.read.format("ropewalk").options(**options).load()
 
 
-def to_arrow(repository: str | Path, **options: str) -> pa.Table:
-    """Return the rows of a repository's logs as an Arrow table; options as for Spark. VARIANT columns are JSON text."""
+def to_arrow(repository: str | Path, **options: Option) -> pa.Table:
+    """Return the rows of a repository's logs as an Arrow table; VARIANT columns are JSON text.
+
+    Takes the options of the Spark source and the arguments of `read`.
+    """
     _require("pyarrow")
     import pyarrow as pa
 
-    query = make_query({"repository": str(repository), **options})
+    query = make_query(_option_texts({**options, "repository": str(repository)}))
     schema = arrow_schema(query.columns, text=True)
     return pa.Table.from_batches(_batches(query, schema), schema)
 
 
-def to_pandas(repository: str | Path, **options: str) -> pd.DataFrame:
-    """Return the rows as a pandas frame."""
+def to_pandas(repository: str | Path, **options: Option) -> pd.DataFrame:
+    """Return the rows as a pandas frame; options as for `to_arrow`."""
     _require("pandas")
     return to_arrow(repository, **options).to_pandas()
 
 
-def to_polars(repository: str | Path, **options: str) -> pl.DataFrame:
-    """Return the rows as a Polars frame."""
+def to_polars(repository: str | Path, **options: Option) -> pl.DataFrame:
+    """Return the rows as a Polars frame; options as for `to_arrow`."""
     _require("polars", "pip install polars")
     import polars as pl
 
     frame = pl.from_arrow(to_arrow(repository, **options))
     assert isinstance(frame, pl.DataFrame)
     return frame
+
+
+def _option_texts(given: Mapping[str, Option]) -> dict[str, str]:
+    """Return options as the Spark source takes them; those that are None are left out.
+
+    >>> _option_texts({"since": date(2024, 11, 1), "until": 7, "topics": ["prod", "dev"], "columns": None})
+    {'start': '2024-11-01', 'end': '7', 'topics': 'prod,dev'}
+    """
+    texts = {}
+    for name, value in given.items():
+        if isinstance(value, (str, int)):
+            text = str(value)
+        elif isinstance(value, date):
+            text = value.isoformat()
+        elif value is not None:
+            text = ",".join(value)
+        else:
+            continue
+        texts[SPARK_NAMES.get(name, name)] = text
+    return texts
 
 
 def _batches(query: Query, schema: pa.Schema) -> Iterator[Any]:

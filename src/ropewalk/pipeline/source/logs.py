@@ -137,6 +137,8 @@ def pick_logs(opened: dict[Engine, Logs], topics: str | None) -> list[LogName]:
     if topics is None:
         return present
     wanted = [name.strip() for name in topics.split(",") if name.strip()]
+    if not wanted:
+        raise Invalid("no topic is named", advice="Leave `topics` out to read all logs.")
     picked = [log for log in present if log.topic in wanted]
     for name in wanted:
         if all(log.topic != name for log in picked):

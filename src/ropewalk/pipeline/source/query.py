@@ -225,19 +225,28 @@ def make_query(options: Mapping[str, str]) -> Query:
     mode = given.get("verify", "strict")
     if mode not in get_args(Mode):
         raise Invalid(f"verify={mode!r} is not known", advice="Use strict, quarantine or off.")
-    rows = given.get("max_rows_per_batch")
     return Query(
         Path(repository),
         engines,
-        given.get("topics") or given.get("channels"),
+        given.get("topics", given.get("channels")),
         given.get("start"),
         given.get("end"),
         cast(Mode, mode),
         choose_columns(engines, given.get("columns")),
-        int(given["rows_per_partition"]) if "rows_per_partition" in given else None,
-        None if rows is None else int(rows),
+        _row_count(given, "rows_per_partition"),
+        _row_count(given, "max_rows_per_batch"),
         check=given.get("check", ""),
     )
+
+
+def _row_count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is not None and (not text.isdecimal() or int(text) < 1):
+        raise Invalid(
+            f"{name} must be a whole number of at least 1, got {text!r}",
+            advice="Leave it out for the default.",
+        )
+    return None if text is None else int(text)
 
 
 def _engines(text: str | None) -> tuple[Engine, ...]:
