@@ -50,7 +50,7 @@ def verify_all(
     """
     given = keys is not None or trust is not None
     believed = [*(keys or ()), *(trust.block_signers if trust is not None else ())]
-    own = () if given else (*own_keys(place), *more_keys)
+    own = () if given else (*key_files.public_keys(place.keys), *more_keys)
     with contextlib.closing(GitStore(place)) as store:
         parts = (
             verify_gitlogs(store, ns, deep=deep, keys=believed, own_keys=own, progress=progress),
@@ -62,14 +62,6 @@ def verify_all(
     return Report.of(
         (step for part in parts for step in part.steps), entries=sum(part.entries for part in parts)
     )
-
-
-def own_keys(place: RepositoryPaths) -> list[PublicKey]:
-    """Return the public keys kept in a repository; `ropewalk doctor` names a key file that cannot be read."""
-    try:
-        return [each.public for each in key_files.ls(place.keys) if each.public is not None]
-    except RopewalkError:
-        return []
 
 
 def _verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | None) -> Report:

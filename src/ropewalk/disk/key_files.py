@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal, cast, get_args
 
 from ropewalk.disk import key_encryption
 from ropewalk.disk.durable import Disk, open_file, sync, sync_folder
-from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound, Unavailable
+from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
 from ropewalk.kernel.note.ml_dsa import MlDsaSigningKey
@@ -131,6 +131,14 @@ def ls(folder: Path) -> list[KeyFile]:
     if not folder.is_dir():
         return []
     return [read(folder, path.stem) for path in sorted(folder.glob("*.json"))]
+
+
+def public_keys(folder: Path) -> list[PublicKey]:
+    """Return the public keys in the folder, none if one cannot be read; `ropewalk doctor` names that one."""
+    try:
+        return [each.public for each in ls(folder) if each.public is not None]
+    except RopewalkError:
+        return []
 
 
 def read(folder: Path, name: str) -> KeyFile:

@@ -115,7 +115,8 @@ class EventLog(Handle):
 
     def verify(self, *, deep: bool = False, keys: Iterable[PublicKey] = ()) -> Report:
         """Verify the whole log. With `keys`, anchors and signed heads must be signed by one of them."""
-        from ropewalk.repository_check import own_keys, verify_gitlogs
+        from ropewalk.disk.key_files import public_keys
+        from ropewalk.repository_check import verify_gitlogs
 
         store, trusted = self._git.store, tuple(keys)
         return verify_gitlogs(
@@ -124,5 +125,5 @@ class EventLog(Handle):
             layouts=(self._layout,),
             deep=deep,
             keys=trusted,
-            own_keys=() if trusted else own_keys(store.place),
+            own_keys=() if trusted else public_keys(store.place.keys),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from ropewalk.cli.common.command import command, counting, parse_input, read_inp
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.common.options import flag, integer, option, repeated
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, format_report, no_trust_option
-from ropewalk.errors import RopewalkError
 
 if TYPE_CHECKING:
     from ropewalk.verification import Options
@@ -120,9 +119,7 @@ def _options(kind: str, given: dict[str, Any], progress: Callable[[int], None] |
 
     more: dict[str, Any] = {} if progress is None else {"progress": progress}
     if kind == "repository" and given["trust"] is None:
-        with suppress(RopewalkError):  # `ropewalk doctor` names a key file that cannot be read
-            found = key_files.ls(key_folder())
-            more["more_keys"] = [each.public for each in found if each.public is not None]
+        more["more_keys"] = key_files.public_keys(key_folder())
     if given["channel"] is not None:
         more["repository"] = here().git_dir
     more |= {name: given[name] for name in ("ns", "deep", "origin", "threshold", "channel")}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import emit, emit_line, group, parse_input, say, session, write_output
+from ropewalk.cli.common.locations import key_folder
 from ropewalk.cli.common.options import choice, flag, integer, option, repeated
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.common.verdict import allow_partly_option, format_report
@@ -197,7 +198,7 @@ def _tell_batch(manifest: Manifest, took_s: float) -> None:
 @flag("--blocks-only", "Ledger: seals and roots of blocks, not every envelope.")
 @option("--engine", "NAME", "gitlog, gossip or ledger; default: all.")
 @option("--topics", "A,B", "Only these logs.")
-@option("--trust", "F", "Keys that may sign heads and anchors.")
+@option("--trust", "F", "Keys that may sign heads and anchors; default: the repository's and yours.")
 @allow_partly_option
 @spark_options
 @click.pass_context
@@ -213,6 +214,8 @@ def verify(
     allow_partly: bool,
 ) -> None:
     """Verify whole logs in parallel, or the tables against the logs. Exit 5 unless the verdict is `passed`."""
+    from ropewalk.disk.key_files import public_keys
+    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.pipeline.jobs.verify import LogsReport, count_rows, verify_logs
     from ropewalk.pipeline.tables.verify import verify_tables
     from ropewalk.pipeline.tables.warehouse import reached
@@ -235,6 +238,7 @@ def verify(
         else:
             at = reached(store.manifests())
             keys = parse_input(trust, parse_keys)[0] if trust else ()
+            own = (*public_keys(find_repository(job.place).keys), *public_keys(key_folder()))
             with elapsed_line("verify", lambda: count_rows(job.place, engine, topics)):
                 report, rows = verify_logs(
                     spark,
@@ -243,6 +247,7 @@ def verify(
                     topics=topics,
                     deep=not blocks_only,
                     keys=keys,
+                    own_keys=() if trust else own,
                     recorded=at if at.points else None,
                 )
             _keep_verdicts(store, rows)

@@ -150,6 +150,7 @@ def verify_logs(
     topics: str | None = None,
     deep: bool = True,
     keys: Sequence[PublicKey] = (),
+    own_keys: Sequence[PublicKey] = (),
     recorded: Offset | None = None,
     start: Offset | None = None,
     end: Offset | None = None,
@@ -157,6 +158,7 @@ def verify_logs(
 ) -> tuple[LogsReport, list[dict[str, Any]]]:
     """Check logs from end to end; also returns one verdict row a range. `recorded` are heads that must be in them.
 
+    Anchors and signed heads must be signed by `keys`. Without any, `own_keys` count, and other keys are untrusted.
     With `start` and `end`, only what lies between them is looked at, and it must stand on what `start` names.
     """
     options = _options(source, engine, topics, "deep" if deep else "blocks")
@@ -185,7 +187,7 @@ def verify_logs(
                 across, looked = _across(spark, source, rows, lambda: repeating(checked))
             finally:
                 checked.unpersist()
-    report = report_checked(query, rows, across, start or Offset(), keys)
+    report = report_checked(query, rows, across, start or Offset(), TrustedKeys(keys, own_keys))
     steps = [looked] if "ledger" in query.engines else []
     if recorded is not None:
         steps.append(hold_recorded(options["repository"], recorded))
@@ -210,7 +212,7 @@ def report_checked(
     rows: list[dict[str, Any]],
     across: Mapping[str, Fault],
     begin: Offset,
-    keys: Sequence[PublicKey] = (),
+    trusted: TrustedKeys | None = None,
 ) -> LogsReport:
     """Join the verdicts of ranges to one of every log; `across` are faults that only show between blocks."""
     by_log: dict[LogName, list[dict[str, Any]]] = {name: [] for name in query.names()}
@@ -218,7 +220,9 @@ def report_checked(
         by_log.setdefault(LogName(row["engine"], row["topic"]), []).append(row)
     verdicts = [_joined(log, begin.at(log), found, across) for log, found in sorted(by_log.items())]
     steps = [_told(verdicts, engine_name) for engine_name in query.engines]
-    return LogsReport(tuple(verdicts), (*steps, *_vouched(query.repository, verdicts, keys)))
+    return LogsReport(
+        tuple(verdicts), (*steps, *_vouched(query.repository, verdicts, trusted or TrustedKeys()))
+    )
 
 
 def settings_checked(query: Query, report: LogsReport, rows: list[dict[str, Any]]) -> Iterator[Step]:
@@ -383,7 +387,7 @@ def _told(verdicts: Iterable[LogVerdict], engine: str) -> Step:
     return Step(engine, "passed", f"{len(mine)} logs, {sum(each.entries for each in mine)} entries")
 
 
-def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[PublicKey]) -> list[Step]:
+def _vouched(source: Path, verdicts: Iterable[LogVerdict], trusted: TrustedKeys) -> list[Step]:
     """Check anchors, signed heads and notes of git logs that verified."""
     found: list[Step] = []
     logs: GitLogs | None = None
@@ -400,8 +404,8 @@ def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[Public
         anchored = anchored_commits(logs.store, layout, topic)
         met = {slot.commit for slot in _slots(line, verdict.entries if anchored else 0)}
         steps = (
-            check_anchors(logs.store, layout, topic, met & anchored, TrustedKeys(keys)),
-            check_signed_heads(logs.store, layout, topic, names, TrustedKeys(keys)),
+            check_anchors(logs.store, layout, topic, met & anchored, trusted),
+            check_signed_heads(logs.store, layout, topic, names, trusted),
         )
         told = [step for step in steps if step.status != "not_checked" or "none" not in step.detail]
         if layout.has_trailer and (noted := _notes_checked(logs, line)) is not None:
