@@ -14,6 +14,7 @@ import pytest
 from tests.waiting import LIMIT_S
 
 from ropewalk.errors import Unavailable
+from ropewalk.pipeline import start_spark
 from ropewalk.pipeline.launch import java, launch
 from ropewalk.pipeline.launch.shipping import pack_code, pack_packages
 
@@ -141,3 +142,12 @@ def test_interrupted_calls_of_py4j_are_not_logged(caplog: pytest.LogCaptureFixtu
     finally:
         root.filters.clear()
     assert "something else" in caplog.text and "sending command" not in caplog.text
+
+
+@pytest.mark.parametrize(("debug", "level"), [("", "off"), ("1", "warn")])
+def test_start_spark_logs_only_for_debugging(monkeypatch: pytest.MonkeyPatch, debug: str, level: str):
+    settings: list[launch.Setting] = []
+    monkeypatch.setattr(launch, "launch", lambda setting, _environment: settings.append(setting))
+    monkeypatch.setenv("ROPEWALK_DEBUG", debug)
+    start_spark()
+    assert [each.log_level for each in settings] == [level]

@@ -27,13 +27,14 @@ SPARK_NAMES = {"since": "start", "until": "end"}
 def start_spark(master: str = "local[*]", memory_mb: int = 1024, **options: str) -> SparkSession:
     """Return a Spark session with the Java of `JAVA_HOME`, of `PATH` or of the extra `spark`; end it with `stop()`.
 
-    `options` are settings of Spark, such as `**{"spark.sql.shuffle.partitions": "8"}`.
+    `options` are settings of Spark, such as `**{"spark.sql.shuffle.partitions": "8"}`. Errors arrive as exceptions;
+    Spark's own log is off, unless `ROPEWALK_DEBUG` is set.
     """
     from ropewalk.pipeline.launch.launch import Setting, launch
 
-    return launch(
-        Setting(master, memory_mb=memory_mb, quick=False, log_level="error", options=options), os.environ
-    )
+    level = "warn" if os.environ.get("ROPEWALK_DEBUG") else "off"
+    setting = Setting(master, memory_mb=memory_mb, quick=False, log_level=level, options=options)
+    return launch(setting, os.environ)
 
 
 def read(
