@@ -73,7 +73,7 @@ FRONT = (
         for name in ("bridge", "errors", "gitlog", "gossip", "ledger", "pipeline", "stream")
     ),
 )
-PUBLIC_MAX = 135  # names, 34 of them errors; an object listed by two packages counts once
+PUBLIC_MAX = 136  # names, 34 of them errors; an object listed by two packages counts once
 
 
 def public() -> dict[int, tuple[str, object]]:

@@ -17,7 +17,8 @@ import pytest
 
 from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.cli.pipeline.doctor import _steps
-from ropewalk.errors import Damaged, Invalid, Unavailable, Unverified
+from ropewalk.errors import Damaged, Invalid, NotFound, Unavailable, Unverified
+from ropewalk.pipeline import sql
 from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark, open_duckdb, read_parquet
 from ropewalk.pipeline.tables.sql import ATTEMPTS, ask, damage_named
 from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
@@ -75,6 +76,19 @@ def test_duckdb_reaches_nothing_else(store: Warehouse, query: str):
         ask_duckdb(store, query.format(secret=secret, table=table), 1)
     assert "s3cret" not in caught.value.detail and len(caught.value.detail) <= 300
     assert secret.read_text() == "s3cret" and before == {path: path.read_bytes() for path in before}
+
+
+def test_sql_from_python_gives_whole_typed_tables(store: Warehouse, tmp_path: Path):
+    extra = store.path / "events" / "batch=1" / "extra.parquet"
+    extra.write_bytes(next((store.path / "events").rglob("part*.parquet")).read_bytes())
+    table = sql(store.path, "SELECT n, time, repeat('x', 9) AS text FROM events ORDER BY n, time")
+    assert table.column_names == ["n", "time", "text"] and table["n"].to_pylist() == [0, 0, 1]
+    assert str(table.schema.field("time").type) == "timestamp[us, tz=UTC]"
+    assert sql(str(store.path), "SELECT * FROM range(200000)").num_rows == 200_000
+    with pytest.raises(Invalid, match="one SELECT"):
+        sql(store.path, f"COPY events TO '{tmp_path / 'out.csv'}'")
+    with pytest.raises(NotFound):
+        sql(tmp_path / "nowhere", "SELECT 1")
 
 
 def test_duckdb_names_the_misspelt_table(store: Warehouse):

@@ -1,4 +1,4 @@
-"""What a notebook shows of logs, receipts, verdicts and answers: small tables in which nothing is markup."""
+"""What a notebook shows of logs, receipts, and verdicts: small tables in which nothing is markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ropewalk.kernel.report import Report, Step
 from ropewalk.pages import html_table
 from ropewalk.pipeline.jobs.verify import LogsReport, LogVerdict
 from ropewalk.pipeline.source.offsets import LogName
-from ropewalk.pipeline.tables.sql import Answer
 
 EVIL = "<script>alert(1)</script>\x1b[31m"
 
@@ -42,9 +41,8 @@ def test_notebook_shows_logs_and_receipts(tmp_path: Path):
     assert receipt.commit not in shown(prod)
 
 
-def test_notebook_shows_verdicts_and_answers():
+def test_notebook_shows_verdicts():
     step = Step("hashes", "failed", EVIL)
     log = LogVerdict(LogName("gitlog", "prod"), 3, "ab", 1, "cd", EVIL)
     assert "failed, 3 entries" in shown(Report.of([step], entries=3))
     assert "gitlog" in shown(LogsReport((log,), (step,)))
-    assert "2 rows" in shown(Answer(("n",), ((1,), (EVIL,))))

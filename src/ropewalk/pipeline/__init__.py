@@ -17,6 +17,7 @@ from ropewalk._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.source.frames import read as read
+    from ropewalk.pipeline.source.frames import sql as sql
     from ropewalk.pipeline.source.frames import start_spark as start_spark
     from ropewalk.pipeline.source.frames import to_arrow as to_arrow
     from ropewalk.pipeline.source.frames import to_pandas as to_pandas

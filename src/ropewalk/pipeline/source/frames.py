@@ -1,4 +1,4 @@
-"""Read logs as Arrow tables, pandas and Polars frames without a JVM, and as Spark DataFrames."""
+"""Read logs as Arrow tables, pandas and Polars frames without a JVM, and as Spark DataFrames; tables by SQL."""
 
 from __future__ import annotations
 
@@ -86,6 +86,17 @@ def to_polars(repository: str | Path, **options: Option) -> pl.DataFrame:
     frame = pl.from_arrow(to_arrow(repository, **options))
     assert isinstance(frame, pl.DataFrame)
     return frame
+
+
+def sql(warehouse: str | Path, query: str) -> pa.Table:
+    """Return DuckDB's answer to one SELECT over the tables of a warehouse, as an Arrow table.
+
+    It sees what `ropewalk pipeline sql` sees: the files that the manifests name, and nothing else.
+    """
+    from ropewalk.pipeline.tables.duck import ask_arrow
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    return ask_arrow(Warehouse(Path(warehouse)).require(), query)
 
 
 def _option_texts(given: Mapping[str, Option]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropewalk.errors import Invalid, Unavailable
 from ropewalk.pipeline.launch.java import INSTALL_LINE
@@ -26,7 +26,9 @@ from ropewalk.pipeline.tables.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
+T = TypeVar("T")
 MEMORY_BYTES_MAX = 1 << 30
 JSON_ADVICE = "Write payload->>'$.name' to read a member of a JSON column, or use --engine spark."
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -74,25 +76,48 @@ def ask_duckdb(
     With `as_arrow` it also holds an Arrow table. `suggest` may name the table that a misspelt name means. Nothing is
     spilled to disk. It is asked again where a writer has replaced files meanwhile.
     """
+
+    def answer(connection: duckdb.DuckDBPyConnection, statement: Any) -> Answer:
+        if as_arrow:
+            table = connection.sql(statement).limit(limit).to_arrow_table()
+            rows = tuple(tuple(map(plain, row)) for row in arrow_rows(table))
+            return Answer(tuple(table.column_names), rows, table)
+        found = connection.execute(statement)
+        columns = tuple(each[0] for each in found.description or ())
+        return Answer(columns, tuple(tuple(map(plain, row)) for row in found.fetchmany(limit)))
+
+    return _ask(warehouse, query, answer, suggest, seconds_max, memory_bytes)
+
+
+def ask_arrow(warehouse: Warehouse, query: str) -> pa.Table:
+    """Return the whole answer to one SELECT over the tables as an Arrow table; otherwise as `ask_duckdb`."""
+
+    def answer(connection: duckdb.DuckDBPyConnection, statement: Any) -> pa.Table:
+        return connection.sql(statement).to_arrow_table()
+
+    return _ask(warehouse, query, answer)
+
+
+def _ask(
+    warehouse: Warehouse,
+    query: str,
+    answer: Callable[[duckdb.DuckDBPyConnection, Any], T],
+    suggest: Callable[[str, Iterable[str]], str | None] = lambda _name, _names: None,
+    seconds_max: float | None = None,
+    memory_bytes: int = MEMORY_BYTES_MAX,
+) -> T:
     if needs_spark(query):
         raise Invalid("DuckDB does not know the syntax `column:member`", advice=JSON_ADVICE)
     since = time.monotonic()
 
-    def ask() -> Answer:
+    def ask() -> T:
         with open_duckdb(memory_bytes=memory_bytes) as connection, _limited(connection, seconds_max, since):
             import duckdb
 
             tables = warehouse.tables()
             try:
                 _register(connection, tables)
-                statement = _only_select(connection, query)
-                if as_arrow:
-                    table = connection.sql(statement).limit(limit).to_arrow_table()
-                    rows = tuple(tuple(map(plain, row)) for row in arrow_rows(table))
-                    return Answer(tuple(table.column_names), rows, table)
-                found = connection.execute(statement)
-                columns = tuple(each[0] for each in found.description or ())
-                fetched = found.fetchmany(limit)
+                return answer(connection, _only_select(connection, query))
             except duckdb.InterruptException:
                 raise
             except duckdb.Error as error:
@@ -100,7 +125,6 @@ def ask_duckdb(
                 if type(error) is duckdb.Error or "Failed to read file" in str(error):
                     require_readable(chain(*tables.values()), error)
                 raise _refusal(str(error), tables, suggest) from error
-        return Answer(columns, tuple(tuple(map(plain, row)) for row in fetched))
 
     return ask_again(warehouse, ask)
 

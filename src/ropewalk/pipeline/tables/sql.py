@@ -84,11 +84,6 @@ class Answer:
         pq.write_table(self.arrow, out)
         return out.getvalue()
 
-    def _repr_html_(self) -> str:
-        from ropewalk.pages import html_table
-
-        return html_table(f"{len(self.rows)} rows", self.columns, self.rows)
-
     def to_text(self) -> str:
         """Return the answer as an aligned text table."""
         cells = [[_cell(value) for value in row] for row in self.rows]
