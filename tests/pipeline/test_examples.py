@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,9 @@ from ropewalk.pipeline.tables.typed import write_typed
 from tests.pipeline.test_ingest import ingest
 from tests.pipeline.test_typed import write_events
 from tests.pipeline.world import World
-from tests.tools import needs
+from tests.tools import needs, skip_or_fail
 
+TOOLS = ("dbt-duckdb==1.11.*", "kubernetes-validate==1.37.*")  # their dependencies do not go with ours
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
@@ -40,23 +42,44 @@ def test_kubernetes_manifest_calls_ingest_as_it_is():
     assert container["image"].rpartition("/")[2].partition(":")[0] in re.findall(r"build -t (\S+)", image)
 
 
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of dbt and of a validator with the schemas of Kubernetes, in an environment of their own."""
+    folder = tmp_path_factory.mktemp("tools")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
+    done = subprocess.run([*install, *TOOLS], capture_output=True, text=True, check=False, timeout=400)
+    if done.returncode:
+        skip_or_fail(f"pip could not install {' '.join(TOOLS)}: {done.stderr[-2000:]}")
+    return folder / "bin"
+
+
 @pytest.mark.slow
-def test_dbt_models_run_over_a_warehouse(spark: Any, world: World, tmp_path: Path):
-    """dbt-duckdb is not installed here: its `source()` is put in place by hand, and DuckDB runs the models."""
-    warehouse = tmp_path / "tables"
-    ingest(spark, world, warehouse).once()
-    sources = yaml.safe_load((EXAMPLES / "dbt" / "models" / "sources.yml").read_text())["sources"][0]
-    place = sources["config"]["external_location"].replace("{{ env_var('WAREHOUSE') }}", str(warehouse))
-    found = {}
-    for model in sorted((EXAMPLES / "dbt" / "models").glob("*.sql")):
-        query = re.sub(
-            r"\{\{ source\('ropewalk', '(\w+)'\) \}\}",
-            lambda match: place.replace("{name}", match[1]),
-            model.read_text(),
-        )
-        found[model.stem] = duckdb.execute(query).fetchall()
-    assert sum(row[3] for row in found["events_by_day"]) == 47
-    assert len(found["failed_deployments"]) == 5
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_kubernetes_manifest_follows_the_schema(tools: Path, version: str):
+    manifest = EXAMPLES / "spark" / "kubernetes.yaml"
+    command = (tools / "kubernetes-validate", "--strict", "-k", version, manifest)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_dbt_runs_its_models_over_a_warehouse(tools: Path, world: World, tmp_path: Path):
+    warehouse, project = tmp_path / "tables", tmp_path / "dbt"
+    ingest(pytest.fail, world, warehouse).once()  # so few rows need no Spark
+    shutil.copytree(EXAMPLES / "dbt", project)
+    done = subprocess.run(
+        [tools / "dbt", "run", "--profiles-dir", "."],
+        cwd=project,
+        env={**os.environ, "WAREHOUSE": str(warehouse)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    with duckdb.connect(str(project / "ropewalk.duckdb"), read_only=True) as made:
+        assert made.sql("SELECT sum(events) FROM events_by_day").fetchall() == [(47,)]
+        assert made.sql("SELECT count(*) FROM failed_deployments").fetchall() == [(5,)]
 
 
 @pytest.mark.slow
