@@ -1,4 +1,4 @@
-"""What `pipeline ingest` and `pipeline verify` show while they run, on a terminal and in a pipe."""
+"""What commands of the pipeline show while they run, on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -9,20 +9,32 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
+from rich.progress import Task, TaskID
 from tests.pipeline.world import World
 from tests.unit.cli.conftest import Ropewalk
-from tests.waiting import LIMIT_S, ended
+from tests.waiting import LIMIT_S, ended, until
 
 from ropewalk.cli.common.command import Session
-from ropewalk.cli.pipeline.running import elapsed_line, progress_line
+from ropewalk.cli.pipeline.running import progress_line, watched
+from ropewalk.cli.pipeline.task_line import TaskColumn
 from ropewalk.pipeline.jobs.verify import count_rows
 from ropewalk.pipeline.tables.staging import _reported
 
 CONTEXT = click.Command("pipeline")
+STAGE = SimpleNamespace(numCompletedTasks=1, numTasks=2)
+TRACKER = SimpleNamespace(
+    getActiveJobsIds=lambda: [7, 3],
+    getJobInfo=lambda _job: SimpleNamespace(stageIds=[0]),
+    getStageInfo=lambda _stage: STAGE,
+)
+SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: TRACKER))
 
 
 @pytest.fixture
@@ -44,7 +56,7 @@ def test_progress_counts_the_whole_run(ropewalk: Ropewalk, world: World):
 def test_progress_is_quiet_in_a_pipe(ropewalk: Ropewalk, world: World, capsys: pytest.CaptureFixture[str]):
     answer = ropewalk("pipeline", "ingest", "--warehouse", "tables", "--source", str(world.path))
     assert answer.code == 0 and answer.err == "batch 1: 5 rows\n"
-    with click.Context(CONTEXT, obj=Session()), elapsed_line("verify", lambda: 1 // 0):
+    with click.Context(CONTEXT, obj=Session()), watched("verify", nullcontext(SPARK), lambda: 1 // 0):
         pass
     assert capsys.readouterr().err == ""
 
@@ -76,18 +88,26 @@ def test_progress_rate_starts_with_the_rows(
     ]
 
 
-def test_verify_shows_its_time_on_a_terminal(monkeypatch: pytest.MonkeyPatch, world: World):
+def test_spark_jobs_show_rows_on_a_terminal(monkeypatch: pytest.MonkeyPatch, world: World):
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
+        patch.setattr(TaskColumn, "max_refresh", 0)
         with (
             click.Context(CONTEXT, obj=Session()),
-            elapsed_line("verify", lambda: count_rows(world.path, None, None)),
+            watched("verify", nullcontext(SPARK), lambda: count_rows(world.path, None, None)),
         ):
-            pass
-        said = os.read(ours, 4096)
+            until(lambda: b"2 of about 5 rows" in os.read(ours, 4096), LIMIT_S)
     os.close(ours)
-    assert b"verify  about 5 entries to check  0:00:0" in re.sub(rb"\x1b\[[0-9;]*m", b"", said)
+
+
+def test_spark_jobs_without_status_show_time():
+    """A Spark Connect server has no status tracker, and a session that ends may answer nothing."""
+    column = TaskColumn(5)
+    task = Task(TaskID(0), "verify", None, 0, lambda: 0.0)
+    assert str(column.render(task)) == "starting Spark"
+    column.spark = SPARK.sparkContext  # which has no context of its own
+    assert str(column.render(task)) == "starting Spark"
 
 
 def test_follow_prints_the_rate_of_a_batch(world: World, tmp_path: Path):

@@ -15,7 +15,15 @@ from ropewalk.cli.common.command import command, emit, read_input, say, session,
 from ropewalk.cli.common.locations import NODE_KEY, key_folder
 from ropewalk.cli.common.options import choice, decimal, integer, option
 from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
-from ropewalk.cli.pipeline.running import Job, as_job, now_ms, source_option, spark_options, warehouse_option
+from ropewalk.cli.pipeline.running import (
+    Job,
+    as_job,
+    asks_for_passphrases,
+    now_ms,
+    source_option,
+    spark_options,
+    warehouse_option,
+)
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.pipeline.tables.row_groups import BY_DATE_AND_LOG
@@ -67,7 +75,8 @@ def replay(
     if ":" in reducer:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
     place = find_repository(job.place)
-    with job.running(memory_mb=2048) as (spark, facts):
+    quiet = asks_for_passphrases(place.keys, key_folder())
+    with job.running(memory_mb=2048, quiet=quiet) as (spark, facts):
         replays = Replays(job.store)
         found = replay_channels(
             spark,

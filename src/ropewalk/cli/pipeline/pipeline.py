@@ -20,13 +20,13 @@ from ropewalk.cli.pipeline.running import (
     as_job,
     check_names,
     clear_progress,
-    elapsed_line,
     now_ms,
     progress_line,
     source_option,
     spark_options,
     spark_session,
     warehouse_option,
+    watched,
 )
 from ropewalk.errors import NotFound, Usage
 from ropewalk.pipeline.tables.recorded import recorded_source
@@ -230,26 +230,25 @@ def verify(
     if not of_tables:
         check_names(job.place, engine, topics)
     started = time.monotonic()
-    with job.running() as (spark, facts):
+    rows_of = None if of_tables else lambda: count_rows(job.place, engine, topics)
+    with job.running(rows=rows_of) as (spark, facts):
         report: LogsReport
         if of_tables:
-            with elapsed_line("verify", lambda: sum(each.rows for each in store.manifests())):
-                report = verify_tables(spark, store, job.source or session().repo)
+            report = verify_tables(spark, store, job.source or session().repo)
         else:
             at = reached(store.manifests())
             keys = parse_input(trust, parse_keys)[0] if trust else ()
             own = (*public_keys(find_repository(job.place).keys), *public_keys(key_folder()))
-            with elapsed_line("verify", lambda: count_rows(job.place, engine, topics)):
-                report, rows = verify_logs(
-                    spark,
-                    job.place,
-                    engine=engine,
-                    topics=topics,
-                    deep=not blocks_only,
-                    keys=keys,
-                    own_keys=() if trust else own,
-                    recorded=at if at.points else None,
-                )
+            report, rows = verify_logs(
+                spark,
+                job.place,
+                engine=engine,
+                topics=topics,
+                deep=not blocks_only,
+                keys=keys,
+                own_keys=() if trust else own,
+                recorded=at if at.points else None,
+            )
             _keep_verdicts(store, rows)
         report = replace(report, allow_partly=allow_partly)
         facts |= {
@@ -442,7 +441,7 @@ def sql(
     if engine == "duckdb" or (engine == "auto" and is_local):
         found = ask_duckdb(store, query, limit + 1, did_you_mean, as_arrow=form == "parquet")
     else:
-        with spark_session(master, remote) as spark:
+        with watched("sql", spark_session(master, remote), None) as spark:
             found = ask(spark, store, query, limit + 1, did_you_mean, as_arrow=form == "parquet")
     answer, is_cut = found.head(limit)
     if is_cut:

@@ -80,11 +80,18 @@ class Job:
         return load_signing(self.keys, self.key_name)
 
     @contextmanager
-    def running(self, memory_mb: int = 1024) -> Iterator[tuple[SparkSession, dict[str, Any]]]:
-        """Yield a session and the facts that are written down of the run."""
+    def running(
+        self, memory_mb: int = 1024, *, rows: Callable[[], int] | None = None, quiet: bool = False
+    ) -> Iterator[tuple[SparkSession, dict[str, Any]]]:
+        """Yield a session and the facts that are written down of the run.
+
+        On a terminal a line shows how far Spark is, unless `quiet`; `rows` returns about how many rows it will read.
+        """
         if self.name != "ingest" and not self.store.home.is_dir():
             say(f"{self.store.path} was no warehouse; it will hold only what {self.name} finds")
         started = spark_session(self.master, self.remote, memory_mb=memory_mb)
+        if not quiet:
+            started = watched(self.name, started, rows)
         with recorded(self.store, self.name) as facts, started as spark:
             yield spark, facts
 
@@ -92,7 +99,7 @@ class Job:
     def running_on_demand(self) -> Iterator[tuple[SparkSession | Callable[[], SparkSession], dict[str, Any]]]:
         """Yield as `running`; without a cluster a function that starts the session, instead of the session."""
         if self.remote is not None or not re.fullmatch(r"local(\[.*\])?", self.master):
-            with self.running() as (spark, facts):
+            with self.running(quiet=True) as (spark, facts):
                 yield spark, facts
             return
         started = spark_session(self.master, None)
@@ -193,22 +200,32 @@ def clear_progress() -> None:
 
 
 @contextmanager
-def elapsed_line(stage: str, entries: Callable[[], int]) -> Iterator[None]:
-    """Show on a terminal how long the block runs, and about how many entries it has to check."""
+def watched(
+    stage: str, started: AbstractContextManager[SparkSession], rows: Callable[[], int] | None
+) -> Iterator[SparkSession]:
+    """Yield the session; on a terminal show what it does, of about so many rows where the caller can say."""
     if not sys.stderr.isatty() or session().json:
-        yield
+        with started as spark:
+            yield spark
         return
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+    from ropewalk.cli.pipeline.task_line import task_line
 
-    columns = TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as line:
+    with task_line(stage, rows) as line, started as spark:
+        line.spark = spark
         try:
-            about = f"about {entries():,} entries to check"
-        except RopewalkError:  # the block reports it
-            about = "checking"
-        line.add_task(f"{stage}  {about} ")
-        yield
+            yield spark
+        finally:
+            line.spark = None
+
+
+def asks_for_passphrases(*folders: Path) -> bool:
+    """Return whether a key of these folders may need a passphrase, which no moving line must overwrite."""
+    from ropewalk.disk import key_files
+
+    try:
+        return any(each.protection != "none" for folder in folders for each in key_files.ls(folder))
+    except RopewalkError:
+        return True
 
 
 def _memory_mb(named: str | None, otherwise: int) -> int:
