@@ -115,7 +115,7 @@ class Replays:
             with damage_named(path):
                 rows = pq.read_table(path, partitioning=None).to_pylist()
             for row in rows:
-                mine = row["reducer"] == reducer and "code" in row and row["channel"] not in found
+                mine = row.get("reducer") == reducer and "code" in row and row.get("channel") not in found
                 if mine and _holds(row):  # a root is made of the whole state: of the newest only
                     row.pop("made")
                     found[row["channel"]] = ReplayedChannel(**row)

@@ -124,7 +124,7 @@ def _odd_range(manifests: list[Manifest]) -> str | None:
                     f"batch {each.number} must continue {log.engine} log {log.topic} at {wanted.position}, up to "
                     f"{before.position} or further, got {start.position} to {end.position}"
                 )
-        at = at.merged(each.end)
+        at = Offset({**at.points, **each.end.points})
     return None
 
 
