@@ -252,6 +252,26 @@ def test_ingest_settings_are_checked():
 
 
 @pytest.mark.parametrize(
+    ("name", "member"),
+    [
+        ("ingest", "every_minutes"),
+        ("anchors", "every_hours"),
+        ("drills", "every_days"),
+        ("retention", "keep_days"),
+    ],
+)
+def test_watch_refuses_endless_intervals(name: str, member: str):
+    """A time that no clock has ended the thread of the schedules, after every run of the job."""
+    others = {"ingest": {"warehouse": "t"}, "retention": {"archive": "cold"}}
+    for odd in (1e308, 1e15, -1):
+        document = {"version": 1, **others, name: {**others.get(name, {}), member: odd}}
+        with pytest.raises(Invalid, match=f'"{member}" must be a number of 0 or more'):
+            parse_watch(document)
+    with pytest.raises(Invalid, match="interval_seconds"):
+        parse_watch({"version": 1, "interval_seconds": 1e308})
+
+
+@pytest.mark.parametrize(
     "webhooks", [None, 1, "ab", {"a": 1}, [1], ["ab"], [["url", "x"]], [{}], [{"url": None}]]
 )
 def test_watch_webhooks_must_be_objects(webhooks):

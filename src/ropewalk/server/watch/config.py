@@ -10,6 +10,7 @@ from ropewalk.kernel import jcs
 
 NOTICE_DAYS = [30, 14, 7]
 DAY_S = 86_400
+INTERVAL_S_MAX = 36_525 * DAY_S
 VERIFY = ("strict", "quarantine")  # what `ingest` does with entries that do not verify
 # member → its own members
 OBJECTS: dict[str, set[str]] = {
@@ -75,23 +76,23 @@ def parse_watch(document: dict[str, Any]) -> WatchConfig:
     if verify not in VERIFY:
         raise Invalid(f'"verify" of "ingest" must be one of {", ".join(VERIFY)}')
     return WatchConfig(
-        interval_s=_number(document, "interval_seconds", 30.0),
+        interval_s=_seconds(document, "interval_seconds", 30.0),
         alert_channel=_text(parts["alerts"], "channel"),
         observation_channel=_text(parts["observations"], "channel"),
         alertmanager=_text(parts["alertmanager"], "url"),
         webhooks=_webhooks(document),
-        freshness_s=_number(document, "freshness_seconds", DAY_S),
-        keep_days=_number(parts["retention"], "keep_days", 0) or None,
+        freshness_s=_seconds(document, "freshness_seconds", DAY_S),
+        keep_days=_seconds(parts["retention"], "keep_days", 0, DAY_S) / DAY_S or None,
         archive=archive,
         drop=_flag(parts["retention"], "drop"),
-        drills_s=_number(parts["drills"], "every_days", 7.0) * DAY_S if "drills" in document else None,
+        drills_s=_seconds(parts["drills"], "every_days", 7.0, DAY_S) if "drills" in document else None,
         anchors_s=_hours(document, "anchors", 1.0),
         anchor_folder=_text(parts["anchors"], "folder"),
         anchor_host=_text(parts["anchors"], "host") or "localhost",
         compaction_s=_hours(document, "compaction", 24.0),
         tables_s=_hours(document, "tables", 24.0),
         warehouse=_text(parts["tables"], "warehouse"),
-        ingest_s=_number(parts["ingest"], "every_minutes", 5.0) * 60 if "ingest" in document else None,
+        ingest_s=_seconds(parts["ingest"], "every_minutes", 5.0, 60) if "ingest" in document else None,
         ingest_into=_text(parts["ingest"], "warehouse"),
         ingest_verify=verify,
     )
@@ -107,7 +108,7 @@ def _webhooks(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _hours(document: dict[str, Any], name: str, default: float) -> float | None:
-    return _number(document[name], "every_hours", default) * 3_600 if name in document else None
+    return _seconds(document[name], "every_hours", default, 3_600) if name in document else None
 
 
 def _object(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -133,11 +134,16 @@ def _flag(document: dict[str, Any], name: str) -> bool:
     return found
 
 
-def _number(document: dict[str, Any], name: str, default: float) -> float:
+def _seconds(document: dict[str, Any], name: str, default: float, unit_s: int = 1) -> float:
+    """Return a member that counts units of so many seconds, in seconds."""
     found = document.get(name, default)
-    if isinstance(found, bool) or not isinstance(found, int | float) or found < 0:
-        raise Invalid(f'"{name}" must be a number of 0 or more')
-    return found
+    if (
+        isinstance(found, bool)
+        or not isinstance(found, int | float)
+        or not 0 <= found * unit_s <= INTERVAL_S_MAX
+    ):
+        raise Invalid(f'"{name}" must be a number of 0 or more, and at most a hundred years')
+    return found * unit_s
 
 
 def read_watch(raw: bytes) -> WatchConfig:
