@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,6 +128,15 @@ def test_push_names_a_lock_that_was_left_on_the_remote(team, monkeypatch):
     assert "a stopped one left the file" in refused.advice_now
     lock.unlink()
     assert ada("push").code == 0
+
+
+def test_locks_are_found_in_linear_time():
+    """A remote writes these lines; two megabytes of the beginning of a message took minutes, in each attempt."""
+    line = "error: cannot lock ref 'x': Unable to create '/it's/x.lock': File exists."
+    since = time.monotonic()
+    assert exchange._locks(f"remote: Unable to create '\n{line}\n") == {"/it's/x.lock"}
+    assert exchange._locks("Unable to create '" * 100_000) == set()
+    assert time.monotonic() - since < 5
 
 
 def test_push_names_no_lock_of_its_last_attempt_alone(team, monkeypatch):

@@ -29,7 +29,7 @@ RACES = (
     "cannot lock ref",
     "incorrect old",
 )
-LOCK = re.compile(r"Unable to create '(.*\.lock)': File exists")
+LOCK = "Unable to create '", "': File exists"  # around the name of its file
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ def push(
             if not refused[-1]:
                 return done
             time.sleep(PAUSE_S * (attempt + 1) * random.random())  # noqa: S311 - jitter
-    locks = set.intersection(*(set(LOCK.findall(each)) for each in refused))
+    locks = set.intersection(*map(_locks, refused))
     if locks:  # a lock that only some attempts met was another pusher's
         raise Conflict(
             f"{remote} kept a ref locked during all of {ATTEMPTS_MAX} attempts, with the file {min(locks)} there",
@@ -98,6 +98,12 @@ def push(
     raise Conflict(
         f"{remote} moved during all of {ATTEMPTS_MAX} attempts", advice="Push again when fewer others push."
     )
+
+
+def _locks(said: str) -> set[str]:
+    """Return the lock files that git could not make, in time that grows with what the remote says."""
+    after = (line.partition(LOCK[0])[2] for line in said.splitlines())
+    return {name for each in after if (name := each.rpartition(LOCK[1])[0]).endswith(".lock")}
 
 
 def _pull(log: GitRepository, done: Exchange, *, who: str, rebase: bool, interactive: bool) -> None:
