@@ -133,9 +133,11 @@ def writer(world: World, columns: str, **options: str) -> LogWriter:
         ({"type": ""}, "type"),
         ({"ulid": "x"}, "ULID 'x'"),
         ({"ulid": None}, "ULID None"),
+        ({"payload": '{"n":1,"n":2}'}, 'duplicate key "n"'),
+        ({"payload": '{"n":123456789012345678901234567890}'}, "integer"),
         ({"payload": '{"key": "AKIA' + "QWERTYUIOPASDFGH" + '"}'}, "aws"),
     ],
-    ids=["type", "ulid", "no ulid", "secret"],
+    ids=["type", "ulid", "no ulid", "double name", "integer", "secret"],
 )
 def test_write_appends_no_row_of_a_refused_batch(world: World, change: dict[str, Any], wanted: str):
     """A row that cannot be an event must not leave the rows above it in the log: corrected, it would be too late."""
@@ -168,6 +170,11 @@ def test_row_ulid_is_made_from_time_and_keys(world: World):
     assert (first, second[:10]) == ("01ARZ3NDEKQCERHSBXQBGW4A4R", "01ARZ3NDEK")
     with pytest.raises(RuntimeError, match="column a must not be null"):
         made.write(iter([Row(at=1, a=None, b=1, type="t", payload="{}")]))
+
+
+def test_payload_column_must_be_json(world: World):
+    with pytest.raises(Invalid, match="column payload must be JSON text or a VARIANT, got a binary"):
+        writer(world, "ulid string, type string, payload binary")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -22,11 +21,11 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.types import IntegralType, StringType
+from pyspark.sql.types import IntegralType, StringType, VariantType
 
-from ropewalk.errors import Invalid, InvalidName, RopewalkError, Unavailable
+from ropewalk.errors import Invalid, InvalidJson, InvalidName, RopewalkError, Unavailable
+from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
-from ropewalk.kernel.jcs import encode
 from ropewalk.kernel.ulid import ENTROPY_BYTES, make, parse
 from ropewalk.pipeline.source.offsets import Offset, Range
 from ropewalk.pipeline.source.query import Query, make_query
@@ -152,6 +151,11 @@ class LogWriter(DataSourceWriter, DataSourceStreamWriter):
                 f"column {self.time} must be milliseconds since 1970, got a {kind.simpleString()}",
                 advice=f"Make it with unix_millis({self.time}).",
             )
+        if not isinstance(kind := schema["payload"].dataType, (StringType, VariantType)):
+            raise Invalid(
+                f"column payload must be JSON text or a VARIANT, got a {kind.simpleString()}",
+                advice="Make it with to_json(struct(...)).",
+            )
         for name in self.keys:
             if not isinstance(kind := schema[name].dataType, (StringType, IntegralType)):
                 raise Invalid(
@@ -206,7 +210,7 @@ class LogWriter(DataSourceWriter, DataSourceStreamWriter):
             if row[name] is None:
                 raise Invalid(f"column {name} must not be null: the ULID is made from it")
         keys = [str(row[name]) for name in self.keys]
-        return make(row[self.time], blake3(encode(keys))[:ENTROPY_BYTES])
+        return make(row[self.time], blake3(jcs.encode(keys))[:ENTROPY_BYTES])
 
 
 def _raise_first(outcomes: Sequence[object]) -> None:
@@ -217,10 +221,10 @@ def _raise_first(outcomes: Sequence[object]) -> None:
 
 def _parse_payload(text: str | None, ulid: str) -> Any:
     try:
-        return None if text is None else orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        return None if text is None else jcs.parse(text.encode())
+    except InvalidJson as error:
         raise Invalid(
-            f"the payload of the row with the ULID {ulid} must be JSON: {error}",
+            f"the payload of the row with the ULID {ulid} must be JSON: {error.detail}",
             advice="Write it with to_json(struct(...)), or as a VARIANT.",
         ) from error
 
