@@ -156,6 +156,11 @@ def test_delta_rows_from_a_retry_count_as_changed(store: Warehouse, logs: tuple[
             '"writerFeatures":["deletionVectors"]}',
             "deleted rows",
         ),
+        (
+            '\\"type\\":\\"long\\",\\"nullable\\":true',
+            '\\"type\\":\\"long\\",\\"nullable\\":false',
+            "column n",
+        ),
         ('\\"name\\":\\"n\\"', '\\"name\\":\\"m\\"', "column m"),
     ],
 )

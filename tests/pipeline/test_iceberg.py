@@ -87,6 +87,7 @@ def test_file_dropped_behind_the_manifests_is_named(store: Warehouse):
         ("record_count", 1, "record_count of part-0.parquet"),
         ("null_value_counts", {1: 2, 2: 0}, "null_value_counts of part-0.parquet"),
         ("lower_bounds", {1: (7).to_bytes(8, "little")}, "lower_bounds of part-0.parquet"),
+        ("split_offsets", [99], "split_offsets of part-0.parquet"),
         ("upper_bounds", {1: (-1).to_bytes(8, "little", signed=True)}, "upper_bounds of part-0.parquet"),
     ],
 )
@@ -119,6 +120,9 @@ def test_iceberg_check_compares_columns(store: Warehouse):
     swapped = '[{"names":["n"],"field-id":2},{"names":["time"],"field-id":1}]'
     with table.transaction() as change:
         change.set_properties({"schema.name-mapping.default": swapped})
+    assert "the names of columns" in str(check_iceberg(store, store.manifests()))
+    with table.transaction() as change:
+        change.remove_properties("schema.name-mapping.default")
     assert "the names of columns" in str(check_iceberg(store, store.manifests()))
     with table.update_schema() as update:
         update.rename_column("n", "m")

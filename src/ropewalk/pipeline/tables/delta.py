@@ -20,7 +20,7 @@ from ropewalk.pipeline.tables.sql import damage_named
 from ropewalk.pipeline.tables.warehouse import DELTA_LOG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Field
 
 WRITER = "ropewalk"  # the application whose transaction numbers are our batch numbers
 
@@ -93,10 +93,15 @@ def _odd_columns(opened: DeltaTable, newest: Path) -> str | None:
         return "the names of columns in files"
 
     have, want = opened.schema().fields, Schema.from_arrow(schema_of(newest)).fields
-    differs = {(each.name, str(each.type)) for each in have} ^ {(each.name, str(each.type)) for each in want}
+    differs = set(map(_column, have)) ^ set(map(_column, want))
     if differs:
         return f"column {min(differs)[0]}"
     return "partitions" if opened.metadata().partition_columns else None
+
+
+def _column(field: Field) -> tuple[str, str, bool]:
+    """Return what readers go by; where a column is never null, they answer `IS NULL` without looking."""
+    return field.name, str(field.type), field.nullable
 
 
 def _odd_statistics(opened: DeltaTable, folder: Path, files: Iterable[StoredFile]) -> str | None:

@@ -75,9 +75,11 @@ def _odd_columns(opened: Table, columns: pa.Schema) -> str | None:
     if others := {each.name for each in have.fields} ^ set(columns.names):
         return f"column {min(others)}"
     for each in pyarrow_to_schema(columns, name_mapping=have.name_mapping).fields:
-        if have.find_field(each.name).field_type != each.field_type:
+        found = have.find_field(each.name)
+        if (found.field_type, found.required) != (each.field_type, each.required):
             return f"column {each.name}"
-    if opened.name_mapping() not in (None, have.name_mapping):  # none in a table that never had a row
+    mapping = opened.name_mapping()  # without one, readers take columns by their place
+    if mapping != have.name_mapping and (mapping is not None or _present(opened)):
         return "the names of columns in files"
     return None if opened.spec().is_unpartitioned() else "partitions"
 
@@ -94,6 +96,8 @@ def _odd_statistics(opened: Table) -> str | None:
             return f"deleted rows of {path.name}"
         if have.record_count != want.record_count:
             return f"record_count of {path.name}"
+        if have.split_offsets not in (None, want.split_offsets):  # where readers begin
+            return f"split_offsets of {path.name}"
         for each in _COUNTS:
             if not dict(getattr(have, each) or {}).items() <= dict(getattr(want, each) or {}).items():
                 return f"{each} of {path.name}"
