@@ -20,7 +20,7 @@ from ropewalk.cli.pipeline.doctor import _steps
 from ropewalk.errors import Damaged, Invalid, NotFound, Unavailable, Unverified
 from ropewalk.pipeline import sql
 from ropewalk.pipeline.tables.duck import ask_duckdb, needs_spark, open_duckdb, read_parquet
-from ropewalk.pipeline.tables.sql import ATTEMPTS, ask, damage_named
+from ropewalk.pipeline.tables.sql import ATTEMPTS, ask, damage_named, require_readable
 from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
 from tests.pipeline.test_delta import write
 from tests.serving import serving
@@ -213,6 +213,16 @@ def test_served_tables_are_told_without_their_files(store: Warehouse, tmp_path: 
     with serving(tmp_path, "--warehouse", str(store.path)) as server:
         told = server("GET", "/warehouse").json["tables"]
     assert {each["name"]: (each["rows"], each["bytes"]) for each in told} == wanted
+
+
+def test_only_files_that_an_error_names_are_read(store: Warehouse):
+    """A query must not read a whole warehouse because of one damaged file."""
+    paths = sorted((store.path / "events").rglob("*.parquet"))
+    for path in paths:
+        path.write_bytes(b"")
+    for path in paths:
+        with pytest.raises(Damaged, match=f"{path} cannot be read"):
+            require_readable(paths, ValueError(f"page of {path}"))
 
 
 def test_damage_is_named_and_other_errors_stay(store: Warehouse, tmp_path: Path):

@@ -159,12 +159,16 @@ def damage_named(*paths: Path) -> Iterator[None]:
         raise
 
 
-def require_readable(paths: Iterable[Path], cause: Exception) -> None:
-    """Read these Parquet files to their ends; raise `Damaged` from `cause`, with the name of one that cannot be."""
+def require_readable(paths: Iterable[Path], cause: BaseException) -> None:
+    """Read these Parquet files to their ends; raise `Damaged` from `cause`, with the name of one that cannot be.
+
+    Of files that the cause names, these alone are read.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for path in paths:
+    paths, text = list(paths), str(cause)
+    for path in [path for path in paths if str(path) in text] or paths:
         try:
             with pq.ParquetFile(path) as file:
                 for _ in file.iter_batches():
@@ -209,7 +213,7 @@ def _ask(
             reason = next(line for line in str(cause).splitlines() if line.strip())
             raise Invalid(reason[:300], advice=advice) from error
         if "FAILED_READ_FILE" in str(cause):  # views are made from the footer of one file of a table
-            require_readable(chain(*tables.values()), error)
+            require_readable(chain(*tables.values()), cause)
         raise
     return Answer(tuple(found.columns), tuple(tuple(map(plain, row)) for row in rows), arrow)
 
