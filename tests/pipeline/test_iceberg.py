@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, write_manifest_list
 
 from ropewalk.errors import Damaged
 from ropewalk.pipeline.tables.iceberg import check_iceberg, keep_iceberg
@@ -75,6 +75,49 @@ def test_redirected_catalogue_is_refused(store: Warehouse, tmp_path: Path):
         check_iceberg(store, store.manifests())
 
 
+def test_manifest_outside_the_warehouse_is_not_read(store: Warehouse, tmp_path: Path):
+    """A manifest list is data, too: it may name any path, or an address."""
+    opened = SqlCatalog("ropewalk", uri=f"sqlite:///{store.iceberg_mark}").load_table(("ropewalk", "events"))
+    snapshot = opened.current_snapshot()
+    assert snapshot is not None and snapshot.sequence_number is not None
+    named = snapshot.manifests(opened.io)
+    outside = tmp_path / "evil.avro"
+    outside.write_bytes(Path(named[0].manifest_path).read_bytes())
+    named[0][0] = str(outside)  # its manifest_path
+    place = opened.io.new_output(snapshot.manifest_list)
+    Path(snapshot.manifest_list).unlink()
+    with write_manifest_list(
+        2, place, snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.sequence_number, "deflate"
+    ) as writer:
+        writer.add_manifests(named)
+    with pytest.raises(Damaged, match=f"{outside}.*must lie in"):
+        check_iceberg(store, store.manifests())
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [(name, kept) for name in ("*.json", "snap*", "*m0.avro") for kept in (300, 0, None)]
+    + [("../../*.db", 300)],
+)
+def test_damaged_metadata_is_named_and_remade(store: Warehouse, name: str, kept: int | None):
+    for path in (store.iceberg_mark.parent / "events/metadata").glob(name):
+        path.unlink() if kept is None else path.write_bytes(path.read_bytes()[:kept])
+    for use in (lambda: check_iceberg(store, store.manifests()), lambda: write_row(store)):
+        with pytest.raises(Damaged, match=r"the Iceberg (table \w+|catalogue) cannot be read: \S") as caught:
+            use()
+        assert "tables --format iceberg" in caught.value.advice_now
+    shutil.rmtree(store.iceberg_mark.parent)
+    keep_iceberg(store)
+    with store.writing():
+        pass
+    assert check_iceberg(store, store.manifests()) is None
+
+
+def write_row(store: Warehouse) -> None:
+    with store.writing():
+        write(store, 1, "events")
+
+
 def test_file_dropped_behind_the_manifests_is_named(store: Warehouse):
     catalog = SqlCatalog("ropewalk", uri=f"sqlite:///{store.iceberg_mark}", warehouse=str(store.path))
     catalog.load_table(("ropewalk", "events")).delete("n = 1")
@@ -132,7 +175,8 @@ def test_iceberg_check_compares_columns(store: Warehouse):
 def test_iceberg_of_a_truncated_file_names_it(store: Warehouse):
     (part,) = (store.path / "events" / "batch=1").glob("*.parquet")
     part.write_bytes(part.read_bytes()[:100])
-    assert f"{part} cannot be read" in str(check_iceberg(store, store.manifests()))
+    with pytest.raises(Damaged, match=f"{part} cannot be read"):
+        check_iceberg(store, store.manifests())
     shutil.rmtree(store.iceberg_mark.parent)
     keep_iceberg(store)
     with pytest.raises(Damaged, match=f"{part} cannot be read"), store.writing():

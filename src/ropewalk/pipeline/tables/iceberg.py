@@ -6,14 +6,15 @@ deleted. Iceberg names files by absolute paths: a warehouse that was moved needs
 
 from __future__ import annotations
 
+import errno
 import logging
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropewalk.errors import Damaged, Unavailable
+from ropewalk.errors import Damaged, RopewalkError, Unavailable
 from ropewalk.pipeline.tables.delta import schema_of
 from ropewalk.pipeline.tables.sql import damage_named
 from ropewalk.pipeline.tables.warehouse import HOME, ICEBERG, Manifest, StoredFile, Warehouse
@@ -39,7 +40,8 @@ def follow_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
     """Make every Iceberg table say what the manifests say. Only the warehouse's writer may."""
     catalog = _catalog(warehouse)
     for name, files in warehouse.current_files(manifests).items():
-        _follow(warehouse, catalog, name, files, manifests[-1])
+        with _damage_refused(warehouse, f"table {name}"):
+            _follow(warehouse, catalog, name, files, manifests[-1])
 
 
 def check_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
@@ -49,22 +51,39 @@ def check_iceberg(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | 
     """
     catalog = _catalog(warehouse)
     for name, files in warehouse.current_files(manifests).items():
-        opened = _open(warehouse, catalog, name)
-        if opened is None:
-            return f"{name} has no Iceberg table"
-        wanted = {path: file.size for path, file in _with_rows(warehouse, files).items()}
-        found = {path: each.file_size_in_bytes for path, each in _present(opened).items()}
-        if found != wanted:
-            odd = sorted(found.items() ^ wanted.items())
-            return f"the Iceberg table {name} and the manifests differ about {Path(odd[0][0]).name}"
-        try:
-            if odd_one := _odd_columns(opened, schema_of(warehouse.paths(files)[-1])) or _odd_statistics(
-                opened
-            ):
+        with _damage_refused(warehouse, f"table {name}"):
+            opened = _open(warehouse, catalog, name)
+            if opened is None:
+                return f"{name} has no Iceberg table"
+            wanted = {path: file.size for path, file in _with_rows(warehouse, files).items()}
+            found = {path: each.file_size_in_bytes for path, each in _present(opened).items()}
+            if found != wanted:
+                odd = sorted(found.items() ^ wanted.items())
+                return f"the Iceberg table {name} and the manifests differ about {Path(odd[0][0]).name}"
+            columns = schema_of(warehouse.paths(files)[-1])
+            if odd_one := _odd_columns(opened, columns) or _odd_statistics(opened):
                 return f"the Iceberg table {name} and its files differ about {odd_one}"
-        except Damaged as error:
-            return error.detail
     return None
+
+
+@contextmanager
+def _damage_refused(warehouse: Warehouse, what: str) -> Iterator[None]:
+    """Raise `Damaged` for anything that pyiceberg cannot read."""
+    try:
+        yield
+    except RopewalkError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            raise  # no rights, a full disk: not damage
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise _damaged(f"the Iceberg {what} cannot be read: {reason[:300]}", warehouse) from error
+
+
+def _damaged(detail: str, warehouse: Warehouse) -> Damaged:
+    folder = warehouse.home / ICEBERG
+    advice = f"Delete {folder} and run `ropewalk pipeline tables --format iceberg` again."
+    return Damaged(detail, reason="iceberg", advice=advice)
 
 
 def _odd_columns(opened: Table, columns: pa.Schema) -> str | None:
@@ -155,27 +174,24 @@ def _open(warehouse: Warehouse, catalog: SqlCatalog, name: str) -> Table | None:
         for (where,) in raw.execute(
             "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?", (name,)
         ):
-            _require_inside(home, [where])
+            _require_inside(warehouse, home, [where])
     try:
         opened = catalog.load_table((NAMESPACE, name))
     except NoSuchTableError:
         return None
     told = opened.metadata
     redirected = [value for key, value in told.properties.items() if key.endswith(".path")]
-    _require_inside(
-        home, [f"{told.location}/", *(each.manifest_list for each in told.snapshots), *redirected]
-    )
+    lists = [each.manifest_list for each in told.snapshots]
+    _require_inside(warehouse, home, [f"{told.location}/", *lists, *redirected])
+    if (snapshot := opened.current_snapshot()) is not None:
+        _require_inside(warehouse, home, [each.manifest_path for each in snapshot.manifests(opened.io)])
     return opened
 
 
-def _require_inside(home: str, paths: Sequence[str]) -> None:
+def _require_inside(warehouse: Warehouse, home: str, paths: Sequence[str]) -> None:
     for path in paths:
         if not path.startswith(f"{home}/") or ".." in path.split("/"):
-            raise Damaged(
-                f"the Iceberg catalogue names {path!r}, which must lie in {home}",
-                reason="iceberg",
-                advice=f"Delete {Path(home).parent} and run `ropewalk pipeline tables --format iceberg` again.",
-            )
+            raise _damaged(f"the Iceberg catalogue names {path!r}, which must lie in {home}", warehouse)
 
 
 def _with_rows(warehouse: Warehouse, files: Sequence[StoredFile]) -> dict[str, StoredFile]:
@@ -200,4 +216,5 @@ def _catalog(warehouse: Warehouse) -> SqlCatalog:
     logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
     folder = warehouse.inside(HOME, ICEBERG)
     uri = f"sqlite:///{warehouse.inside(HOME, ICEBERG, 'catalog.db')}"
-    return SqlCatalog(NAMESPACE, uri=uri, warehouse=str(folder))
+    with _damage_refused(warehouse, "catalogue"):
+        return SqlCatalog(NAMESPACE, uri=uri, warehouse=str(folder))

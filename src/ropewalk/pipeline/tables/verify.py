@@ -81,16 +81,16 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
         steps += check_files(warehouse, manifests)
     except Damaged as error:  # a link, and what lies behind it is not read, or a file that is no table
         return LogsReport((), (*steps, Step("files", "failed", error.detail)))
-    if warehouse.delta_mark.exists():
-        odd = check_delta(warehouse, manifests)
-        steps.append(
-            Step("delta", "failed" if odd else "passed", odd or "the Delta logs name the same files")
-        )
-    if warehouse.iceberg_mark.exists():
-        odd = check_iceberg(warehouse, manifests)
-        steps.append(
-            Step("iceberg", "failed" if odd else "passed", odd or "the Iceberg tables name the same files")
-        )
+    for name, mark, check, told in (
+        ("delta", warehouse.delta_mark, check_delta, "the Delta logs name the same files"),
+        ("iceberg", warehouse.iceberg_mark, check_iceberg, "the Iceberg tables name the same files"),
+    ):
+        if mark.exists():
+            try:
+                odd = check(warehouse, manifests)
+            except Damaged as error:
+                odd = f"{error.detail}. {error.advice_now}"
+            steps.append(Step(name, "failed" if odd else "passed", odd or told))
     if not manifests:
         return LogsReport((), tuple(steps))
     place = recorded_source(manifests[-1].source) if named is None else find_repository(named).git_dir
