@@ -16,9 +16,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ropewalk.cli.pipeline.pipeline import ingest as ingest_command
-from ropewalk.pipeline.tables.typed import write_typed
 from tests.pipeline.test_ingest import ingest
-from tests.pipeline.test_typed import write_events
 from tests.pipeline.world import World
 from tests.tools import needs, skip_or_fail
 
@@ -87,7 +85,7 @@ def test_notebook_runs_from_top_to_bottom(world: World, tmp_path: Path, monkeypa
     import nbformat
     from nbclient import NotebookClient
 
-    write_typed([write_events(tmp_path / "1.parquet", [{"build": 4711}])], {}, tmp_path / "tables")
+    ingest(pytest.fail, world, tmp_path / "tables", typed=True).once()
     monkeypatch.setenv("WAREHOUSE", str(tmp_path / "tables"))
     monkeypatch.setenv("REPOSITORY", str(world.path))
     book: Any = nbformat.read(EXAMPLES / "spark" / "events.ipynb", as_version=4)
@@ -100,7 +98,8 @@ def test_notebook_runs_from_top_to_bottom(world: World, tmp_path: Path, monkeypa
         if "data" in output
     )
     assert "20" in said and "True" in said and "False" not in said
-    assert "events__deploy_finished" in said and "4711" in said
+    assert "events__deploy_finished" in said and "no tables of event types" not in said
+    assert re.search(r"type +n +ok", said), said  # the columns of a typed table
 
 
 @needs("java")
