@@ -31,7 +31,7 @@ def render() -> str:
     for name in PACKAGES:
         module = import_module("ropewalk" if name == "ropewalk" else f"ropewalk.{name}")
         parts += [f"## {module.__name__}", _prose(inspect.getdoc(module) or "")]
-        for each in sorted(dir(module), key=str.casefold):
+        for each in sorted(module.__all__, key=str.casefold):
             value = getattr(module, each)
             if not each.startswith("_") and not inspect.ismodule(value):
                 parts += list(_entry(f"{module.__name__}.{each}", value))
