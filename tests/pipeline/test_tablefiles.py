@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.jobs.replay import Replays
 from ropewalk.pipeline.report.report import render
 from ropewalk.pipeline.tables.delta import check_delta, keep_delta
+from ropewalk.pipeline.tables.duck import ask_duckdb
 from ropewalk.pipeline.tables.sql import ask
 from ropewalk.pipeline.tables.table_files import safe_path
 from ropewalk.pipeline.tables.verify import verify_tables
@@ -277,6 +279,31 @@ def test_git_repository_is_no_place_for_a_warehouse(tmp_path: Path):
         Warehouse(tmp_path / "log.git").make()
     assert not (tmp_path / "log.git" / "_ropewalk").exists()
     Warehouse(tmp_path / "log.git" / "tables").make()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_ropewalk/batches/0000000003.json",
+        "_ropewalk/head.json",
+        "_ropewalk/runs/1-ingest.json",
+        "_ropewalk/noted/health.a.json",
+        "verdicts/a.parquet",
+        "events/batch=1/part-0.parquet",
+    ],
+)
+def test_pipe_in_a_warehouse_is_not_opened(store: Warehouse, name: str):
+    """A reader would wait for ever, and the server's threads with it."""
+    (store.home / "noted").mkdir()
+    path = store.path / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(Damaged, match=f"{path.name} is neither a file nor a folder"):
+        ask_duckdb(store, "SELECT count(*) FROM events", 1)
+        store.runs()
+        store.records()
 
 
 def test_link_of_the_records_folder_refused(store: Warehouse):

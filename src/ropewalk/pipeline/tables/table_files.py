@@ -7,6 +7,7 @@ deleted, so every path of a table is made here.
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ _ADVICE: Final = (
 
 
 def safe_path(root: Path, *parts: str) -> Path:
-    """Return the path of something inside a folder; raise `Damaged` if a part leads out of it or is a link.
+    """Return the path of something inside a folder; raise `Damaged` if a part leads out of it, is a link or a pipe.
 
     >>> safe_path(Path("/tables"), "events", "batch=1").as_posix()
     '/tables/events/batch=1'
@@ -34,8 +35,13 @@ def safe_path(root: Path, *parts: str) -> Path:
         if part in ("", ".", "..") or "/" in part or "\\" in part or "\0" in part:
             raise _refusal(f"{part!r} must be one plain name inside {root}", "name")
         path = path / part
-        if path.is_symlink():
-            raise _refusal(f"{path} is a symbolic link; the files of a warehouse must lie inside it", "link")
+        try:
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # to open a pipe would wait for ever
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+            raise _refusal(f"{path} is {kind}; the files of a warehouse must lie inside it", "link")
     return path
 
 
