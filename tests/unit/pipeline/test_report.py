@@ -147,6 +147,15 @@ def test_report_names_the_damaged_file(tmp_path: Path, kept: int | None):
     assert caught.value.exit_code == 5 and "verify --tables" in caught.value.advice_now
 
 
+@pytest.mark.parametrize("table", ["health", "replays"])
+def test_report_names_the_table_with_other_columns(tmp_path: Path, table: str):
+    store = warehouse(tmp_path / "tables", [("prod", NOON)])
+    (store.path / table).mkdir()
+    pq.write_table(pa.table({"n": [1]}), store.path / table / "a.parquet")
+    with pytest.raises(Damaged, match=f"{table} must have files with the columns channel, "):
+        render(store, NOON_MS)
+
+
 def test_report_tiles_lead_to_rows(tmp_path: Path):
     store = warehouse(tmp_path / "tables", [("o'hara", NOON), ("chat", None)])
     page = render(store, NOON_MS)

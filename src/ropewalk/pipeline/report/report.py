@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ropewalk.errors import Damaged
 from ropewalk.pages import Html, fill
 from ropewalk.pipeline.report.plots import (
     buckets,
@@ -96,8 +97,15 @@ def _read(paths: Sequence[Path], columns: list[str]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with damage_named(*paths):
-        found = [pq.read_table(path, columns=columns, partitioning=None) for path in paths]
+    try:
+        with damage_named(*paths):
+            found = [pq.read_table(path, columns=columns, partitioning=None) for path in paths]
+    except pa.ArrowInvalid as error:
+        raise Damaged(
+            f"{paths[0].parent} must have files with the columns {', '.join(columns)}: {str(error)[:200]}",
+            reason="table",
+            advice="`ropewalk pipeline verify --tables` names files that no job wrote.",
+        ) from error
     return pa.concat_tables(found) if found else pa.table({name: [] for name in columns})
 
 
