@@ -49,6 +49,7 @@ KINDS = (
     "mirror_full",
     "publish",
     "publish_cut",
+    "publish_other",
     "foreign",
     "take",
     "take_full",
@@ -179,18 +180,23 @@ class World:
 
     def publish(self, _chance: random.Random) -> None:
         if self._publisher is None:
-            log = find_log(self._close_publisher.enter_context(self.opened()), f"messages/{TOPIC}")
-            progress = Progress.of(log.repository, "nats", log.name, "world")
-            self._publisher = Publisher(log, self.broker, progress, origin="a" * 32)
+            log = self._close_publisher.enter_context(self.opened())
+            self._publisher = self._bridge(log, "world", "a" * 32)
         self._run(self._publisher.step())
 
+    def publish_other(self, _chance: random.Random) -> None:
+        """The bridge of a clone publishes the same events, and the first one finds that the stream has moved."""
+        with self.opened() as log:
+            self._run(self._bridge(log, "clone", "c" * 32).step())
+
     def publish_cut(self, chance: random.Random) -> None:
-        """The broker goes away in a batch, and the bridge with it."""
+        """The broker goes away in a batch, and sometimes the bridge with it."""
         self.broker.breaks = chance.randrange(5)
         with contextlib.suppress(Unavailable):
             self.publish(chance)
         self.broker.breaks = None
-        self.restart(chance)
+        if chance.random() < 0.5:
+            self.restart(chance)
 
     def foreign(self, _chance: random.Random) -> None:
         """Another program publishes to the stream, and the bridge finds that it has moved."""
@@ -226,6 +232,10 @@ class World:
         self._close_publisher.close()
 
     # How it is done
+
+    def _bridge(self, repository: GitRepository, name: str, origin: str) -> Publisher:
+        log = find_log(repository, f"messages/{TOPIC}")
+        return Publisher(log, self.broker, Progress.of(repository, "nats", log.name, name), origin=origin)
 
     def _run(self, step: Any) -> None:
         async def settled() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import Block, seal
 from ropewalk.ledger.channel.channel import Channel, OpenReplica, open_channel, open_log
 from ropewalk.ledger.channel.maintenance import verify_stored
-from ropewalk.ledger.channel.settings import create_channel, read_settings
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.keys.failover import propose_policy, rotate_policy
 from ropewalk.ledger.proof.proof import head_signer, signed_head
@@ -39,6 +39,7 @@ from ropewalk.server.watch.config import WatchConfig
 from ropewalk.server.watch.rounds import Watch
 from ropewalk.server.watch.schedules import Schedules
 from tests.fault.failing import Countdown, FailingDisk
+from tests.sim.ledger_line import Line
 from tests.sim.power.run import MEMORY
 from tests.sim.steps import Step, Tell, draw, run_or_minimise, run_worlds
 from tests.unit.ledger.making import NODE, NOON_NS, observed
@@ -66,35 +67,6 @@ KINDS = (
 )
 HOOK = "https://hook.example"
 TRUE = ("append", "pull", "cosign")  # these happen in every world
-
-
-class Line:
-    """The origin, or another home, as a replica reaches it: all of it, a part, or until the line breaks."""
-
-    key_proofs = ()
-
-    def __init__(self, home: Path, *, shown: int | None = None, breaks: int | None = None) -> None:
-        self._home, self._shown, self._breaks = home, shown, breaks
-
-    def settings(self) -> Any:
-        return read_settings(self._home, CHANNEL)
-
-    def head(self) -> dict[str, Any]:
-        found = list(self._lines(0, None))
-        last = Block.from_lines(found[-1][1]) if found else None
-        return {} if last is None else {"height": found[-1][0], "block_hash": last.hash.hex()}
-
-    def blocks(self, start: int, end: int | None = None) -> Iterator[tuple[int, list[bytes]]]:
-        for count, found in enumerate(self._lines(start, end)):
-            if count == self._breaks:
-                raise Unavailable("the line breaks")
-            yield found
-
-    def _lines(self, start: int, end: int | None) -> Iterator[tuple[int, list[bytes]]]:
-        with open_channel(self._home, CHANNEL) as channel:
-            for height, lines in channel.lines(start, end):
-                if self._shown is None or height < self._shown:
-                    yield height, lines
 
 
 class World:
@@ -185,15 +157,16 @@ class World:
             assert alert["sent_to"] or found.failures, f"an alert was neither sent nor kept: {alert}"
 
     def pull(self, chance: random.Random) -> None:
-        self._pull(chance.choice(self.replicas), Line(self.origin))
+        self._pull(chance.choice(self.replicas), Line(self.origin, CHANNEL))
 
     def cut(self, chance: random.Random) -> None:
-        self._pull(chance.choice(self.replicas), Line(self.origin, breaks=chance.randrange(4)))
+        self._pull(chance.choice(self.replicas), Line(self.origin, CHANNEL, breaks=chance.randrange(4)))
 
     def stale(self, chance: random.Random) -> None:
         """A replica pulls from a server that shows an old state."""
         self._pull(
-            chance.choice(self.replicas), Line(self.origin, shown=chance.randrange(1, self._height() + 1))
+            chance.choice(self.replicas),
+            Line(self.origin, CHANNEL, shown=chance.randrange(1, self._height() + 1)),
         )
 
     def lie(self, chance: random.Random) -> None:
@@ -202,7 +175,7 @@ class World:
             self._fork(Path(folder), chance.randrange(self._height()))
             replica = chance.choice(self.replicas)
             before = self._blocks(replica)
-            self._pull(replica, Line(Path(folder)))
+            self._pull(replica, Line(Path(folder), CHANNEL))
             after = self._blocks(replica)
             assert after[: len(before)] == before, "a lie changed the history of a replica"
             if after != self._blocks(self.origin)[: len(after)]:  # it had not seen that height
@@ -211,7 +184,8 @@ class World:
     def cosign(self, chance: random.Random) -> None:
         with open_channel(self.origin, CHANNEL) as channel:
             leaves = [leaf for _, leaf in channel.index.tree_leaves(0, channel.head().height)]
-        self._cosign(chance.randrange(WITNESSES), leaves[: chance.randrange(1, len(leaves) + 1)])
+        shown = leaves[: chance.randrange(1, len(leaves) + 1)]
+        self._cosign(chance.randrange(WITNESSES), shown, tiles=chance.random() < 0.5)
 
     def cosign_lie(self, chance: random.Random) -> None:
         with open_channel(self.origin, CHANNEL) as channel:
@@ -220,9 +194,9 @@ class World:
         forked = [*leaves[:at], *(bytes([255]) + leaf[1:] for leaf in leaves[at:]), bytes(32)]
         number = chance.randrange(WITNESSES)
         if self.witnesses[number].head.size > at:
-            before = len(self.signed)
-            self._cosign(number, forked)
-            assert len(self.signed) == before, "a witness signed a fork"
+            taken = self._cosign(number, forked, tiles=chance.random() < 0.5)
+            assert not isinstance(taken, WatchedLog), "a witness signed a fork"
+            assert isinstance(taken, HeadFork), "a witness keeps no evidence of a fork"
 
     def restart_witness(self, chance: random.Random) -> None:
         """A witness goes on from its file."""
@@ -274,28 +248,34 @@ class World:
         with open_channel(home, CHANNEL) as channel:
             return list(channel.lines())
 
-    def _cosign(self, number: int, leaves: Sequence[bytes]) -> None:
+    def _cosign(self, number: int, leaves: Sequence[bytes], *, tiles: bool) -> WatchedLog | HeadFork | None:
+        """Show a head to a witness, with a proof or with the published tiles; return what it made of it."""
         witness, tree = self.witnesses[number], merkle.MerkleTree(leaves, merkle.SHA256)
         old = witness.head.size
         try:
             proof = tree.consistency(old, tree.size) if 0 < old <= tree.size else ()
             note = signed_head(ORIGIN, CHANNEL, tree.size, tree.root(), HEADS)
-            taken = accept_head(witness, WitnessRequest(note, old, tuple(proof)), self.now_ns // 10**9)
+            shown = WitnessRequest(note, None, ()) if tiles else WitnessRequest(note, old, tuple(proof))
+            taken = accept_head(
+                witness, shown, self.now_ns // 10**9, tree if tiles and old <= tree.size else None
+            )
         except RopewalkError as error:
             self.tell(f"  {type(error).__name__}: {error.detail}")
-            return
+            return None
         if isinstance(taken, HeadFork):
             self.tell("  a fork, kept as evidence")
-            return
+            return taken
         assert taken.head.size >= witness.head.size, "a witness went back"
+        assert taken.time_s >= witness.time_s, "a witness signed at an earlier time"
         self.witnesses[number] = taken
         self.signed.append((tree.size, tree.root()))
+        return taken
 
     # What must hold
 
     def check(self) -> None:
         for replica in self.replicas:
-            self._pull(replica, Line(self.origin))
+            self._pull(replica, Line(self.origin, CHANNEL))
         whole = self._blocks(self.origin)
         for replica in self.replicas:
             assert self._blocks(replica) == whole, f"{replica.name} is not the channel"

@@ -40,9 +40,9 @@ def test_failing_world_is_minimised(monkeypatch):
         return replace(log, note=request.note, time_s=now_s)
 
     monkeypatch.setattr(ledger_world, "accept_head", believing)
-    seed = next(seed for seed in range(99) if any(step.kind == "cosign_lie" for step in steps_of(seed)[10:]))
-    with pytest.raises(AssertionError, match=r"signed a fork|went back") as found:
-        run(seed)
+    with pytest.raises(AssertionError, match=r"signed a fork|went back|earlier time") as found:
+        for seed in range(9):
+            run(seed)
     assert str(found.value).count("('") <= 3
 
 

@@ -11,17 +11,20 @@ from typing import Any, ClassVar
 from ropewalk.errors import Conflict, NotFound, Replayed, RopewalkError
 from ropewalk.ledger.archive.pack import pack_channel
 from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.ledger.archive.retain import retain_channel
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
 from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.ingest.ports import IngestLimits
 from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.remote.replica import pull_channel
 from ropewalk.ledger.transparency.witness import parse_request
 from ropewalk.ledger.transparency.witness_folder import make_witness, open_witness
-from tests.sim.power.base import Acknowledge, Workload, in_log_order, together
+from tests.sim.ledger_line import Line
+from tests.sim.power.base import Acknowledge, Workload, held, in_log_order, together
 from tests.unit.ledger.archiving import TRUST, archived, failures, filled
 from tests.unit.ledger.heading import LOG, NOW_S, SECRET, WITNESS, SmallLog
-from tests.unit.ledger.making import NODE, observed, opened
+from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
 from tests.unit.ledger.rotating import NEXT, opened_with, rotation
 
 CHANNEL = "ea.core"
@@ -158,7 +161,7 @@ class LedgerArchive(LedgerAppends):
 
     def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
         yield from super().check(root, [each for each in acknowledged if each != "archive"])
-        if "archive" in acknowledged and not any((root / "cold" / CHANNEL).iterdir()):
+        if "archive" in acknowledged and not list((root / "cold" / CHANNEL).glob("[0-9]*")):
             yield "the archive is gone"
         archived(root, root / "cold", before=4)  # goes on where it was cut off
         if found := failures(root / "cold"):
@@ -185,6 +188,51 @@ class LedgerRestore(LedgerAppends):
         if not (root / "ledger" / CHANNEL / "channel.json").exists():
             restore_channel(root / "cold", CHANNEL, root, trust=TRUST)
         return super().append(root, number)
+
+
+class LedgerPull(LedgerAppends):
+    """A replica pulls in two parts, the second from a channel that has grown; after a cut it pulls the rest."""
+
+    retried = ()  # clients send to the origin
+
+    def prepare(self, root: Path) -> None:
+        filled(root / "origin", 3)
+        self._pull(root)
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        for start in (10, 20):
+            acknowledge(self.append(root, start))
+
+    def append(self, root: Path, number: int) -> str:
+        with opened(root / "origin", wait_s=60) as ledger:
+            receipt = submitted(ledger, number)
+        self._pull(root)
+        return receipt
+
+    def read(self, root: Path) -> list[str]:
+        return super().read(root / "replica")
+
+    def verify(self, root: Path, deep: bool) -> str:
+        return super().verify(root / "replica", deep)
+
+    def check(self, root: Path, acknowledged: list[str]) -> Iterator[str]:
+        yield from held(acknowledged, self.read(root))  # before it pulls what it lost
+        yield from super().check(root, acknowledged)
+
+    def _pull(self, root: Path) -> None:
+        pull_channel(Line(root / "origin", CHANNEL), root / "replica", CHANNEL)  # type: ignore[arg-type]
+
+
+class LedgerRetain(LedgerArchive):
+    """Old segments are archived and dropped, then the channel grows."""
+
+    def work(self, root: Path, acknowledge: Acknowledge) -> None:
+        retain_channel(
+            root, CHANNEL, lambda: [NODE], str(root / "cold"), keep_blocks=2, now_ns=lambda: NOON_NS
+        )
+        acknowledge("archive")
+        with opened(root) as ledger:
+            acknowledge(submitted(ledger, 10))
 
 
 class WitnessSigns(Workload):

@@ -28,6 +28,8 @@ WORKLOADS: dict[str, Workload] = {
     "ledger_new": ledger_work.LedgerNew(),
     "ledger_rotation": ledger_work.LedgerRotation(),
     "ledger_archive": ledger_work.LedgerArchive(),
+    "ledger_retain": ledger_work.LedgerRetain(),
+    "ledger_pull": ledger_work.LedgerPull(),
     "ledger_restore": ledger_work.LedgerRestore(),
     "gitlog": git_work.GitAppends(),
     "gitlog_threads": git_work.GitThreads(),
