@@ -34,7 +34,7 @@ from tests.unit.ledger.making import NODE
 CC = needs("cc")
 ENGINES = ("ledger", "gitlog", "gossip", "warehouse", "witness")
 QUICK = {("ledger", "sync"), ("gitlog", "full"), ("gossip", "eio"), ("warehouse", "short")}
-QUICK |= {("ledger_threads", "slow"), ("gitlog_threads", "slow")}
+QUICK |= {("ledger_threads", "slow"), ("gitlog_threads", "slow"), ("ledger_threads", "sync")}
 OTHERS = [name for name in WORKLOADS if name not in ENGINES]
 REST = [(name, kind) for name in WORKLOADS for kind in FAULTS if (name, kind) not in QUICK]
 

@@ -22,7 +22,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in WORKLOADS if name
 @CC
 @pytest.mark.parametrize("name", [*FAST, *SLOW])
 def test_log_survives_power_cuts(name):
-    report = simulate(name, seed=random.Random(name).randrange(1000), mixes=1, limit=40, share=3)
+    report = simulate(name, seed=random.Random(name).randrange(1000), mixes=1, limit=60)
     assert report["ok"], report
     assert report["states"] > 3
 
@@ -30,7 +30,7 @@ def test_log_survives_power_cuts(name):
 @CC
 @pytest.mark.parametrize("name", ["ledger", "gitlog", "gossip", "witness"])
 def test_disk_that_does_not_sync_is_found(name):
-    report = simulate(name, seed=3, mixes=1, limit=60, share=1 if name == "witness" else 4, ignore="sWd")
+    report = simulate(name, seed=3, mixes=1, limit=60, ignore="sWd")
     assert any("lost" in each or "fork" in each for found in report["problems"] for each in found["problems"])
 
 

@@ -99,15 +99,24 @@ class Workload(ABC):
 
 
 def together(append: Callable[[int], str], acknowledge: Acknowledge) -> None:
-    """Append from four threads at once, three entries each; raise the first error when all have ended."""
+    """Append from four threads at once, three entries each; raise the first error when all have ended.
+
+    After an error all go on with the open log, as a server does.
+    """
+    errors: list[Exception] = []
 
     def several(start: int) -> None:
         for number in range(start, start + 3):
-            acknowledge(append(number))
+            try:
+                acknowledge(append(number))
+            except (RopewalkError, OSError) as error:
+                errors.append(error)
 
     with ThreadPoolExecutor(4) as pool:
         for each in [pool.submit(several, 100 + 10 * n) for n in range(4)]:
             each.result()
+    if errors:
+        raise errors[0]
 
 
 def in_log_order(acknowledged: list[str], found: list[str]) -> list[str]:

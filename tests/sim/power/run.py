@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +27,7 @@ from ropewalk.kernel import signatures
 from tests.sim.power.base import Workload
 from tests.sim.power.recording import Call, Recording, WorkloadFailed, record
 from tests.sim.power.rot import damaged_states
-from tests.sim.power.states import SECTOR, CrashState, crash_states, last_state
+from tests.sim.power.states import FIXED, SECTOR, CrashState, crash_states, last_state
 from tests.sim.power.workloads import WORKLOADS
 
 __all__ = [
@@ -263,10 +264,9 @@ def simulate(
     mixes: int,
     limit: int | None = None,
     seconds: float = 1e9,
-    share: int = 1,
     ignore: str = "",
 ) -> dict[str, Any]:
-    """Run one workload through its crash states, up to a number of states or a time.
+    """Run one workload through its crash states, up to a number of states or a time; a low limit draws cuts.
 
     `ignore` names kinds of calls that the disk does not honour, to see that a missing sync is found.
     """
@@ -274,12 +274,17 @@ def simulate(
     with recorded(name) as (recording, folder):
         honoured = tuple(call for call in recording.calls if call.kind not in ignore)
         recording = replace(recording, calls=honoured)
-        busy = busy_elsewhere(recording, WORKLOADS[name].away)
-        for state in crash_states(recording, seed=seed, mixes=mixes, share=share):
+        cuts = sorted({*range(len(recording.calls) + 1)} - busy_elsewhere(recording, WORKLOADS[name].away))
+        groups = [cuts]
+        if limit is not None and limit < len(cuts) * (
+            len(FIXED) + mixes
+        ):  # the first alone would miss the rest
+            random.Random(seed).shuffle(cuts)
+            groups = [cuts[start : start + CUTS] for start in range(0, len(cuts), CUTS)]
+        states = (crash_states(recording, seed=seed, mixes=mixes, cuts=each) for each in groups)
+        for state in chain.from_iterable(states):
             if count.enough():
                 break
-            if state.after in busy:
-                continue
             count.add(state, check_state(WORKLOADS[name], state, folder))
     return count.report(name, seed, len(recording.calls))
 

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 
 from tests.sim.power.recording import Call, Recording
 
-__all__ = ["ACKNOWLEDGED", "PAGE", "SECTOR", "CrashState", "crash_states", "last_state"]
+__all__ = ["ACKNOWLEDGED", "FIXED", "PAGE", "SECTOR", "CrashState", "crash_states", "last_state"]
 
 ACKNOWLEDGED = ".acknowledged"  # a file that a workload writes its receipts to; no part of the disk
 PAGE, SECTOR = 4096, 512
@@ -299,18 +299,17 @@ def crash_states(
     *,
     seed: int,
     mixes: int,
-    share: int = 1,
     cuts: Collection[int] | None = None,
 ) -> Iterator[CrashState]:
     """Yield the disks after every cut: fixed choices, then `mixes` random ones, none twice.
 
-    `share` takes one cut in so many; `cuts` names them by the number of calls before.
+    `cuts` names some by the number of calls before.
     """
     disk, known, repeats = _Disk(recording), set(), 0
     for after in range(len(recording.calls) + 1):
         if after:
             disk.take(recording.calls[after - 1])
-        if (after + seed) % share if cuts is None else after not in cuts:
+        if cuts is not None and after not in cuts:
             continue
         random_choices = ["one lost" if n % 3 == 0 else f"mix {n}" for n in range(mixes)]
         for choice in (*FIXED, *random_choices):
