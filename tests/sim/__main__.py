@@ -61,12 +61,13 @@ def power(name: str, states: int, seed: int, seconds: float) -> dict[str, Any]:
     }
     faults: Counter[str] = Counter()
     seeds = 0
+    modes = [each for each in MODES if each not in WORKLOADS[name].without]
     while total["states"] < states and time.time() < started + seconds:
         left: dict[str, Any] = {  # each kind of fault has its turn, also in a short run
-            "limit": min(states - total["states"], max(PASS, states // len(MODES))),
-            "seconds": min(started + seconds - time.time(), seconds / len(MODES)),
+            "limit": min(states - total["states"], max(PASS, states // len(modes))),
+            "seconds": min(started + seconds - time.time(), seconds / len(modes)),
         }
-        kind = MODES[seeds % len(MODES)]
+        kind = modes[seeds % len(modes)]
         if kind == "cut":
             report = simulate(name, seed=seed + seeds, mixes=MIXES, **left)
         elif kind == "rot":

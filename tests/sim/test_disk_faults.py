@@ -35,8 +35,14 @@ CC = needs("cc")
 ENGINES = ("ledger", "gitlog", "gossip", "warehouse", "witness")
 QUICK = {("ledger", "sync"), ("gitlog", "full"), ("gossip", "eio"), ("warehouse", "short")}
 QUICK |= {("ledger_threads", "slow"), ("gitlog_threads", "slow"), ("ledger_threads", "sync")}
+QUICK |= {("ledger_new", "folder"), ("gossip_new", "folder")}
 OTHERS = [name for name in WORKLOADS if name not in ENGINES]
-REST = [(name, kind) for name in WORKLOADS for kind in FAULTS if (name, kind) not in QUICK]
+REST = [
+    (name, kind)
+    for name, work in WORKLOADS.items()
+    for kind in FAULTS
+    if kind not in work.without and (name, kind) not in QUICK
+]
 
 
 def seed_of(name: str) -> int:

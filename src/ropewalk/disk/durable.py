@@ -185,7 +185,12 @@ class Disk:
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 directory.mkdir(mode=mode if directory == path else 0o777)
-            self.fsync_directory(directory.parent)
+            try:
+                self.fsync_directory(directory.parent)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()  # the next attempt must not take its name for durable
+                raise
 
 
 @contextmanager

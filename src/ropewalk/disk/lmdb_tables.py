@@ -160,6 +160,8 @@ class _Shared:
             self.env = _open(path, tables, map_bytes)
             try:
                 self.env.reader_check()  # forget readers that died without a word
+                if create and not self.env.stat()["entries"]:
+                    Disk().fsync_directory(path)  # before there is anything in the file
                 self.dbs = _open_tables(self.env, path, tables, create)
             except BaseException:
                 self.env.close()
@@ -206,7 +208,6 @@ def _make_file(path: Path) -> None:
         env.close()
         with contextlib.suppress(FileExistsError):  # another process was faster
             os.link(Path(folder) / "data.mdb", path / "data.mdb")
-    Disk().fsync_directory(path)
 
 
 def _open(path: Path, tables: tuple[str, ...], map_bytes: int) -> Any:

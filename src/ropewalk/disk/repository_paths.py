@@ -78,14 +78,14 @@ def make_repository(path: Path) -> tuple[RepositoryPaths, list[str]]:
     git_dir = _opened(path, found)
     done = ["made a bare git repository"] if found is None else []
     place = RepositoryPaths(git_dir)
-    for folder in (place.home, place.keys):
-        if not folder.is_dir():
-            folder.mkdir(mode=FOLDER_MODE, parents=True)
-            done.append(f"made {folder.relative_to(git_dir)}/")
-    with file_errors(f"syncing {git_dir}"):
+    with file_errors(f"making {git_dir}"):
         Disk().make_directories(git_dir / "objects" / "pack")  # missing after a power cut while git made it
-        if done:
-            _sync(git_dir)
+        if not place.keys.is_dir():
+            _sync(git_dir)  # first: where the folder of keys is, this was done
+        for folder in (place.home, place.keys):
+            if not folder.is_dir():
+                Disk().make_directories(folder, FOLDER_MODE)
+                done.append(f"made {folder.relative_to(git_dir)}/")
     return place, done
 
 
@@ -94,7 +94,7 @@ def _sync(git_dir: Path) -> None:
     for name in ("HEAD", "config"):
         with (git_dir / name).open("rb") as stream:
             sync(stream.fileno())
-    for name in ("objects/pack", "objects/info", "objects", "refs", "ropewalk", ".", ".."):
+    for name in ("objects/pack", "objects/info", "objects", "refs", ".", ".."):
         if (git_dir / name).is_dir():
             Disk().fsync_directory(git_dir / name)
 

@@ -23,6 +23,7 @@ class Workload(ABC):
     own_process: ClassVar[bool] = False  # a damaged file may end the process that reads it
     away: ClassVar[str] = ""  # a folder on a machine that keeps its power
     share: ClassVar[int] = 4  # of the disks of its engine, in parts like those of the others
+    without: ClassVar[frozenset[str]] = frozenset()  # faults of calls that are left out
     rot: ClassVar[frozenset[str]] = frozenset(("bit", "zeros", "stale", "misdirected", "cut", "gone"))
 
     @abstractmethod

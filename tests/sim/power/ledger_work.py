@@ -298,7 +298,8 @@ class WitnessNew(WitnessSigns):
     def append(self, root: Path, number: int) -> str:
         try:
             watch = open_witness(root / "watch")
-        except NotFound:
+        except NotFound:  # half made at most; the advice is another folder
+            shutil.rmtree(root / "watch", ignore_errors=True)
             watch = make_witness(root / "watch", WITNESS.name, "watcher", SECRET)
         if not watch.logs():
             watch.add(LOG.verifier)

@@ -5,6 +5,7 @@
  *
  * RECORD_FAULT=KIND:N:M makes the N-th call and the M-1 after it fail, counted over all processes in RECORD_LOG.count:
  *   sync   a sync of a file fails (EIO) and drops what it should have written; recorded as f
+ *   folder a sync of a folder fails (EIO); its names stay unsynced
  *   eio    a write fails (EIO)
  *   full   a write or a new name fails (ENOSPC)
  *   short  a write writes half of its bytes
@@ -213,8 +214,9 @@ static int syncing(int fd, int number) {
     usleep(SLOW_US);
     enter();
   }
-  if (ours && S_ISREG(found.st_mode) && fails("sync", path)) {
-    put('f', found.st_ino, 0, path, NULL, NULL, 0);
+  int folder = ours && S_ISDIR(found.st_mode);
+  if (ours && fails(folder ? "folder" : "sync", path)) {
+    if (!folder) put('f', found.st_ino, 0, path, NULL, NULL, 0);
     errno = EIO; leave();
     return -1;
   }

@@ -44,7 +44,7 @@ __all__ = [
     "simulate_rot",
 ]
 
-FAULTS = ("sync", "eio", "full", "short", "slow")  # of calls; the recorder explains them
+FAULTS = ("sync", "folder", "eio", "full", "short", "slow")  # of calls; the recorder explains them
 CALLS = {"full": 3, "slow": 10**9}  # how many calls in a row meet a fault; one of the others
 CALLS_AGAIN = 30  # one of so many fails while a disk is opened again
 CUTS = 5  # power cuts after a call has failed, with its end
@@ -326,7 +326,7 @@ def simulate_again(name: str, *, seed: int, limit: int, seconds: float = 1e9) ->
                 continue
             firsts = crash_states(whole, seed=chance.randrange(1 << 30), mixes=3, cuts=(after,))
             first = chance.choice(list(firsts))
-            fault = chance.choice(("", *FAULTS))
+            fault = chance.choice(["", *(each for each in FAULTS if each not in workload.without)])
             at = chance.randrange(1, CALLS_AGAIN)
             where = {"first": [first.after, first.choice], "fault": f"{fault}:{at}"}
             _lay_out(first, str(root))

@@ -162,8 +162,8 @@ class SegmentWriter(Segments, Closing):
     def _sync_segment(self) -> None:
         self._disk.fsync(self._fd)
         if self._unsynced_folder:
-            self._disk.fsync_directory(self.files_folder)
-            self._disk.fsync_directory(self.folder)
+            for folder in (self.files_folder, self.folder, self.folder.parent):
+                self._disk.fsync_directory(folder)
             self._unsynced_folder = False
 
     def sync_mark(self) -> None:
@@ -254,6 +254,9 @@ class SegmentWriter(Segments, Closing):
                 self._disk.fsync(fd)
             finally:
                 os.close(fd)
+        self._disk.fsync_directory(
+            self.files_folder
+        )  # or the mark would name a block in a file that may be lost
 
     def _open_last(self) -> None:
         starts = self.starts()
