@@ -27,6 +27,7 @@ class GossipAppends(Workload):
     engine = "gossip"
     own_process = True
     rot = frozenset(("bit", "zeros"))  # LMDB has no checksums: an old page that is whole is an old store
+    without = frozenset(("folder",))  # a store that is there syncs no folder
 
     def prepare(self, root: Path) -> None:
         with open_topic(TOPIC, root / "db", signer=KEY) as log:
@@ -55,6 +56,8 @@ class GossipAppends(Workload):
 
 class GossipNew(GossipAppends):
     """A topic is made in a folder below one that is missing."""
+
+    without = frozenset()
 
     def prepare(self, root: Path) -> None:
         pass
