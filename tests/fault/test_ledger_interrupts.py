@@ -53,8 +53,8 @@ class Interrupted(Disk):
 @pytest.mark.parametrize("when", ["before", "halfway", "after"])
 @pytest.mark.parametrize("number", range(1, 12))
 def test_interrupted_disk_calls_keep_receipts(tmp_path, number, when):
-    with opened(tmp_path):
-        pass
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(observed(99).raw)  # a segment without a block is begun anew when it is opened
     disk = Interrupted(number, when)
     receipts: list[LedgerReceipt] = []
     with opened(tmp_path, disk=disk) as ledger:

@@ -96,8 +96,7 @@ class SegmentWriter(Segments, Closing):
 
         `statement` is whether the block has a key statement, if known.
         """
-        if self._broken is not None:
-            raise Unavailable(f"channel {self.folder.name} stopped writing: {self._broken}")
+        self._require_writing()
         if height != self.height:
             raise HeadMoved(f"block {height} cannot follow block {self.height - 1}", height=height)
         size = sum(map(len, lines)) + len(lines)
@@ -150,14 +149,28 @@ class SegmentWriter(Segments, Closing):
 
         After a failure nothing more is written: the system may have dropped the pages it could not write.
         """
+        self._require_writing()
         try:
-            self._sync_segment()
-            if self._pending is not None and self._mark is not None:
-                self._mark.write(self._pending)
-                self._pending = None
+            with self._stopping():
+                self._sync_segment()
+                if self._pending is not None and self._mark is not None:
+                    self._mark.write(self._pending)
+                    self._pending = None
+        except OSError as error:
+            raise Unavailable(f"channel {self.folder.name}: sync: {error.strerror}") from error
+
+    def _require_writing(self) -> None:
+        if self._broken is not None:
+            raise Unavailable(f"channel {self.folder.name} stopped writing: {self._broken}")
+
+    @contextlib.contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """If a sync fails, write nothing more: the next one would not write the pages that this one dropped."""
+        try:
+            yield
         except OSError as error:
             self._broken = f"sync: {error.strerror}"
-            raise Unavailable(f"channel {self.folder.name}: sync: {error.strerror}") from error
+            raise
 
     def _sync_segment(self) -> None:
         self._disk.fsync(self._fd)
@@ -268,15 +281,17 @@ class SegmentWriter(Segments, Closing):
         self._fd = self._disk.open(path, os.O_WRONLY | os.O_APPEND)
         self._end = path.stat().st_size
         self._unsynced_folder = True  # the creator of the file may have died before syncing its folder
-        if self._end == 0:
+        if self._end <= ALIGN:  # a header whose sync failed can be seen, and would never be written
+            self._disk.truncate(self._fd, 0)
             self._write(segment_head(self._segment))
             self._end = ALIGN
 
     def _begin_segment(self, height: int) -> None:
         if self._fd >= 0:
-            self._sync_segment()  # with its name: a segment after one that is gone would be damage
-            if self._mark is not None:
-                self._mark.sync()
+            with self._stopping():
+                self._sync_segment()  # with its name: a segment after one that is gone would be damage
+                if self._mark is not None:
+                    self._mark.sync()
         path = self.path(height)
         fd = self._disk.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         if self._fd >= 0:
