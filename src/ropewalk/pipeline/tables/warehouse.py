@@ -386,6 +386,10 @@ class Warehouse:
                     advice="A warehouse has one writer at a time; wait for it to end.",
                 ) from error
             known = self.manifests()
+            if (
+                known
+            ):  # a sync of theirs may have failed: nothing may follow a manifest that a power cut takes
+                _sync(self.batches)
             leftovers = self._leftovers(known)
             self._follow(known)  # before anything a Delta log may still name is swept away
             self._sweep(known, leftovers)
