@@ -108,6 +108,13 @@ def test_defect_found_stays_mended(name, fault):
     assert states_after(name, fault) == []
 
 
+@CC
+def test_segment_read_back_is_whole_after_a_cut():
+    """The cache of dropped segments was not synced: a copy with the right size and other bytes closed the channel."""
+    report = simulate_again("ledger_retain", seed=26112402, limit=100)
+    assert report["ok"], report
+
+
 def rotten(name: str, damage: Callable[[CrashState], Iterable[CrashState]]) -> list[list[str]]:
     """Return what does not hold on the damaged disks of a workload."""
     workload = WORKLOADS[name]

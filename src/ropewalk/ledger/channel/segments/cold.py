@@ -20,6 +20,7 @@ from typing import BinaryIO, Final, cast
 
 from blake3 import blake3
 
+from ropewalk.disk.durable import sync
 from ropewalk.errors import Damaged, RopewalkError, Unavailable
 from ropewalk.kernel import jcs
 from ropewalk.ledger.channel.receipted import repair_advice
@@ -117,6 +118,8 @@ def open_cold(path: Path) -> BinaryIO:
         with os.fdopen(descriptor, "wb") as stream:
             for piece in segment_pieces(cold):
                 stream.write(piece)
+            stream.flush()
+            sync(stream.fileno())  # else a power cut may leave its name and its size, with other bytes
         opened = Path(name).open("rb", buffering=0)  # noqa: SIM115 - before another reader prunes it
         Path(name).replace(cache / path.name)
     except BaseException:
