@@ -267,9 +267,8 @@ class SegmentWriter(Segments, Closing):
                 self._disk.fsync(fd)
             finally:
                 os.close(fd)
-        self._disk.fsync_directory(
-            self.files_folder
-        )  # or the mark would name a block in a file that may be lost
+        # Else the mark would name a block in a file whose name may be lost.
+        self._disk.fsync_directory(self.files_folder)
 
     def _open_last(self) -> None:
         starts = self.starts()
